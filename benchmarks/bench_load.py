@@ -29,8 +29,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, link, pack, payload_lengths, place
-from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
+from benchmarks.photographs import files_in, link, pack, payload_lengths, place, unpacked
+from iofast import FastDataset, FastLoader, kernel, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
 from iofast.kernel import native
@@ -55,19 +55,9 @@ Files = list[tuple[Path, int]]
 def plain(container: Path, folder: Path) -> tuple[Path, Files]:
     """The container's images without markers and with standard tables: in one file for the C program, and as files in
     class folders."""
-    blob, files, payloads = folder / "plain", [], []
-    with open_reader(container) as reader:
-        labels = reader.locate(np.arange(len(reader))).label.tolist()
-        for index, label in enumerate(labels):
-            payload = native.rewrite(bytes(reader.view(index)), 0, native.STANDARD)
-            assert payload is not None  # what `pack` wrote can be rewritten
-            payloads.append(payload)
-            path = folder / "files" / f"{label:04d}" / f"{index:08d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(payload)
-            files.append((path, label))
-    write_blob(blob, payloads)
-    return blob, files
+    files = unpacked(container, folder / "files", lambda data: native.rewrite(data, 0, native.STANDARD) or data)
+    write_blob(folder / "plain", [path.read_bytes() for path, _ in files])
+    return folder / "plain", files
 
 
 def write_blob(path: Path, payloads: Sequence[bytes]) -> None:

@@ -49,21 +49,21 @@ def main() -> None:
     model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    done = Steps()
-    accelerator.register_for_checkpointing(loader, done)
+    accelerator.register_for_checkpointing(loader)
     if args.resume:
         accelerator.load_state(args.checkpoint)
 
-    while done.steps < args.steps:
+    step = loader.epoch * len(loader) + loader.batch
+    while step < args.steps:
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             accelerator.backward(loss)
             optimizer.step()
-            done.steps += 1
-            if done.steps == args.steps:
+            step += 1
+            if step == args.steps:
                 break
-        accelerator.print(f"step {done.steps}: loss {loss.item():.3f}")
+        accelerator.print(f"step {step}: loss {loss.item():.3f}")
     accelerator.save_state(args.checkpoint)
     held_out = FastLoader(
         dataset, args.batch_size, transform=T.evaluate(args.size), dtype=torch.float32, device=accelerator.device
@@ -85,19 +85,6 @@ def validate(accelerator: Accelerator, model: nn.Module, loader: FastLoader) -> 
         right, real = accelerator.gather((right, loader.last_valid.to(right.device)))
         hits, count = hits + int(right[real].sum()), count + int(real.sum())
     return hits, count
-
-
-class Steps:
-    """The number of optimizer steps; Accelerate saves any object with these two methods."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.steps = state["steps"]
 
 
 if __name__ == "__main__":

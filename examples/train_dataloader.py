@@ -11,6 +11,7 @@ FastLoader does the same work faster, and needs no worker processes.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     args = parser.parse_args()
 
-    dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
+    dataset = FastDataset(args.dataset, args.split, transform=partial(prepared, size=args.size))
     torch.manual_seed(0)
     # Its order is a function of (seed, epoch). With shuffle=True a StatefulDataLoader resumes exactly up to the end of
     # the epoch, and continues in another order. For several ranks leave num_replicas and rank out.
@@ -79,15 +80,10 @@ def main() -> None:
     torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
 
 
-class Prepare:
+def prepared(image: Image.Image, size: int) -> torch.Tensor:
     """PIL image -> float tensor (3, size, size) in [0, 1]. Put torchvision's transforms here."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        resized = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
+    resized = image.resize((size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS
-from benchmarks.slow_device import evict
+from benchmarks.slow_device import evict, fill
 from iofast import FastDataset, FastLoader
 from iofast.order import Blocks, Mode, Shuffled
 
@@ -40,23 +40,17 @@ def read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])
 
 
-def sequential(path: Path, *, cold: bool = True) -> float:
-    """Bytes a second of the file, read from its start to its end."""
-    if cold:
-        evict(path)
-    start, piece = time.perf_counter(), bytearray(1 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(piece):
-            pass
+def sequential(path: Path) -> float:
+    """Bytes a second of the evicted file, read from its start to its end."""
+    evict(path)
+    start = time.perf_counter()
+    fill(path)
     return path.stat().st_size / (time.perf_counter() - start)
 
 
 def loaded(path: Path, mode: Mode, *, readahead: bool, given: list[float], cold: bool = True) -> float:
     """Payload bytes a second in one new epoch. Adds to `given` the device's bytes for each of them."""
-    if cold:
-        evict(path)
-    else:
-        sequential(path, cold=False)
+    (evict if cold else fill)(path)
     total = int(photographs.payload_lengths(path).sum())
     dataset = FastDataset(path)
     seed = time.perf_counter_ns()

@@ -48,8 +48,8 @@ FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 
 def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
-        packed, folder = _make(Path(name))
-        broken = _make_corrupt(Path(name) / "corrupt.lmdb")
+        packed, folder = _make(Path(name) / "images.lmdb", IMAGES)
+        broken, _ = _make(Path(name) / "corrupt.lmdb", CORRUPT, corrupt=1)
         parts: dict[str, Iterator[int]] = {
             "made and dropped, packed": _cycles(packed),
             "made and dropped, plain folder": _cycles(folder),
@@ -75,16 +75,17 @@ def _guarded(steps: Iterator[int]) -> Iterator[int]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _make(folder: Path) -> tuple[FastDataset, FastDataset]:
-    """Small JPEGs, packed with their numbers as labels, and plain."""
-    rng = np.random.default_rng(1)
-    (folder / "images" / "class").mkdir(parents=True)
-    with open_writer(folder / "images.lmdb") as writer:
-        for number in range(IMAGES):
+def _make(path: Path, count: int, corrupt: int = 0) -> tuple[FastDataset, FastDataset]:
+    """Small JPEGs, packed at `path` with their numbers as labels, and plain; of a hundred so many are cut off."""
+    rng, folder = np.random.default_rng(1), path.with_suffix("") / "class"
+    folder.mkdir(parents=True)
+    with open_writer(path) as writer:
+        for number in range(count):
             data = jpeg(rng.integers(0, 255, (40, 48, 3), np.uint8))
+            data = data[:-300] if 50 <= number % 100 < 50 + corrupt else data
             writer.write({"jpg": data, "cls": number})
-            (folder / "images" / "class" / f"{number:05d}.jpg").write_bytes(data)
-    return FastDataset(folder / "images.lmdb"), FastDataset(folder / "images")
+            (folder / f"{number:05d}.jpg").write_bytes(data)
+    return FastDataset(path), FastDataset(folder.parent)
 
 
 def _loader(dataset: FastDataset, num_workers: int = 3) -> FastLoader:
@@ -172,16 +173,6 @@ def _slow(dataset: FastDataset) -> Iterator[int]:
             if seen != whole[:stop]:
                 raise Failed(f"epoch {epoch}: {seen} of {stop} batches")
             yield 1
-
-
-def _make_corrupt(path: Path) -> FastDataset:
-    """Small JPEGs, every hundredth cut off."""
-    rng = np.random.default_rng(2)
-    with open_writer(path) as writer:
-        for number in range(CORRUPT):
-            data = jpeg(rng.integers(0, 255, (32, 32, 3), np.uint8))
-            writer.write({"jpg": data[: -300 if number % 100 == 50 else None], "cls": number})
-    return FastDataset(path)
 
 
 def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterator[int]:
