@@ -55,7 +55,13 @@ Files = list[tuple[Path, int]]
 def plain(container: Path, folder: Path) -> tuple[Path, Files]:
     """The container's images without markers and with standard tables: in one file for the C program, and as files in
     class folders."""
-    files = unpacked(container, folder / "files", lambda data: native.rewrite(data, 0, native.STANDARD) or data)
+
+    def change(data: bytes) -> bytes:
+        changed = native.rewrite(data, 0, native.STANDARD)
+        assert changed is not None  # what `pack` wrote can be rewritten
+        return changed
+
+    files = unpacked(container, folder / "files", change)
     write_blob(folder / "plain", [path.read_bytes() for path, _ in files])
     return folder / "plain", files
 
