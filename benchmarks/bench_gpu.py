@@ -29,14 +29,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from benchmarks import measure
 from benchmarks.gpu import record
-from benchmarks.gpu.job import Job
 from benchmarks.gpu.page import device_name, page, slug
 from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
 from benchmarks.gpu.record import Lack, Outcome
@@ -61,7 +59,8 @@ def main() -> int:
     trial = asked.quick or asked.device.type != "cuda"  # its figures mean nothing and are not kept
     folder = Path(tempfile.gettempdir()) if trial else measure.RESULTS
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
-    photos = asked.photos.resolve() if asked.photos else None
+    options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
+    photos = ["--photos", str(asked.photos.resolve())] if asked.photos else []
     outcomes: dict[str, Outcome] = {}
     if kernel.backend != "native":  # first on the page: the figures depend on it
         why = "it could not be built or loaded here, and most parts need it"
@@ -74,8 +73,8 @@ def main() -> int:
     with kept or tempfile.TemporaryDirectory(prefix="iofast-gpu-") as place:
         for part in (part for part in PARTS if part.name in wanted):
             seconds = min(part.time(quick=asked.quick), deadline - time.monotonic())
-            log = Path(place, f"{part.name}.jsonl")
-            outcomes[part.name] = run(part, Job(Path(place), log, asked.device, seconds, asked.quick, photos))
+            said = options + photos if part.name == "data" else options
+            outcomes[part.name] = run(part, Path(place), seconds, said)
             with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
                 measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
@@ -90,19 +89,19 @@ def options_of(asked: argparse.Namespace) -> list[str]:
     return [*parts, *quick, *device, *([] if asked.seconds == SECONDS else ["--seconds", f"{asked.seconds:g}"])]
 
 
-def run(part: Part, job: Job) -> Outcome:
+def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome:
     """Run a part in a process of its own; its records count, however it ends."""
-    seconds, log = job.seconds, job.log
     if seconds <= 1:
         return Outcome(ended="Not begun: the time of all parts was used up.")
-    if part.name == "data" and (job.data / DONE).exists():
+    log = folder / f"{part.name}.jsonl"
+    if part.name == "data" and (folder / DONE).exists():
         return Outcome(*record.read(log))
     log.unlink(missing_ok=True)
     print(f"{part.name}: {part.title}, up to {seconds:.0f} s", file=sys.stderr, flush=True)
-    own = replace(job, seconds=0.9 * seconds).to_json()
+    command = [sys.executable, "-m", "benchmarks.gpu", part.name, "--data", str(folder), "--log", str(log)]
     begun = time.monotonic()
-    with log.with_suffix(".txt").open("w+") as text:
-        ended = waited([sys.executable, "-m", "benchmarks.gpu", part.name, own], text, seconds)
+    with (folder / f"{part.name}.txt").open("w+") as text:
+        ended = waited([*command, "--seconds", f"{0.9 * seconds:.1f}", *options], text, seconds)
         text.seek(0)
         said = text.read()
     figures, lacks = record.read(log)

@@ -1,24 +1,42 @@
-"""One part, in this process: `python -m benchmarks.gpu PART JOB`, with the job's fields as JSON (`Job.to_json`)."""
+"""One part, in this process: python -m benchmarks.gpu PART --data FOLDER --log FILE."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 import traceback
+from pathlib import Path
+
+import torch
 
 from benchmarks.gpu.job import Job, reason
+from benchmarks.gpu.parts import NAMES
 
 
-def main(part: str, fields: str) -> int:
-    job = Job.of_json(fields)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=NAMES)
+    parser.add_argument("--data", type=Path, required=True, help="folder of what the parts work on")
+    parser.add_argument("--log", type=Path, required=True, help="file that figures are added to")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
+    parser.add_argument("--seconds", type=float, default=60.0, help="what it may take")
+    parser.add_argument("--photos", type=Path, help="photographs, for the part `data`")
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    job = Job(asked.data, asked.log, asked.device, asked.seconds, asked.quick)
+    module = importlib.import_module(f"benchmarks.gpu.{asked.part}")
     try:
-        importlib.import_module(f"benchmarks.gpu.{part}").run(job)
+        if asked.part == "data":
+            module.run(job, asked.photos)
+        else:
+            module.run(job)
     except Exception as error:
         traceback.print_exc()
-        job.lacks(f"{part}, from some point on", reason(error))
+        job.lacks(f"{asked.part}, from some point on", reason(error))
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -34,11 +34,11 @@ BYTES_A_PIXEL, SPREAD = 0.55, 0.35  # of ImageNet's files: 110 kB; and the devia
 QUALITIES = range(60, 99)
 
 
-def run(job: Job) -> None:
+def run(job: Job, photos: Path | None = None) -> None:
     """Make all of it in `job.data`."""
     originals, packed = job.data / "originals", job.data / "packed.lmdb"
     job.attempt("small.lmdb", partial(small, job.data / "small.lmdb", 256 if job.quick else SMALL))
-    job.attempt("originals", partial(taken, job, originals))
+    job.attempt("originals", partial(taken, job, originals, photos))
     for name, options in (("packed.lmdb", ()), ("rgb.lmdb", ("--format", "rgb"))):
         if not (job.data / name).exists():  # else it is whole: of an earlier run that was stopped
             job.attempt(name, partial(pack, originals, job.data / name, 256, *options))
@@ -49,10 +49,10 @@ def run(job: Job) -> None:
         (job.data / DONE).touch()
 
 
-def taken(job: Job, folder: Path) -> None:
+def taken(job: Job, folder: Path, photos: Path | None) -> None:
     """The given photographs, or as many as there is time to make."""
     count = FEW if job.quick else PHOTOGRAPHS
-    count = photographs(job, folder, count) if job.photos is None else link(job.photos, folder, count)
+    count = photographs(job, folder, count) if photos is None else link(photos, folder, count)
     job.figure("different photographs", count, "")
 
 

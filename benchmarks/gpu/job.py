@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable
@@ -24,29 +23,14 @@ ONE_LINE = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Job:
-    """`data` has the files of data.py; figures go to `log`. `quick`: a trial, whose figures mean nothing.
-
-    `photos`: photographs that the part `data` takes instead of making some.
-    """
+    """`data` has the files of data.py; figures go to `log`. `quick`: a trial, whose figures mean nothing."""
 
     data: Path
     log: Path
     device: torch.device
     seconds: float
     quick: bool = False
-    photos: Path | None = None
     began: float = field(default_factory=time.monotonic)
-
-    @classmethod
-    def of_json(cls, text: str) -> Job:
-        """The job that begins now."""
-        data, log, device, seconds, quick, photos = json.loads(text)
-        return cls(Path(data), Path(log), torch.device(device), seconds, quick, Path(photos) if photos else None)
-
-    def to_json(self) -> str:
-        """All fields but the time when it began."""
-        photos = str(self.photos or "")
-        return json.dumps([str(self.data), str(self.log), str(self.device), self.seconds, self.quick, photos])
 
     @property
     def cuda(self) -> bool:

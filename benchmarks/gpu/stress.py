@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -97,9 +96,9 @@ def sanitized(job: Job) -> None:
     left = job.left() - SPARE
     if left < SHORT:
         raise RuntimeError("the part's time was used up")
+    part = [sys.executable, "-m", "benchmarks.gpu", "stress", "--data", str(job.data), "--log", str(job.log)]
     options = ["--tool", "memcheck", "--report-api-errors", "no"]
-    quick = replace(job, seconds=60.0, quick=True).to_json()
-    command = [program, *options, sys.executable, "-m", "benchmarks.gpu", "stress", quick]
+    command = [program, *options, *part, "--device", str(job.device), "--quick"]
     try:
         own = os.environ | {INSIDE: "1"}
         ran = subprocess.run(command, env=own, capture_output=True, text=True, timeout=left, check=False)

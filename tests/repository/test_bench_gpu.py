@@ -35,8 +35,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The data of the parts, from a few given photographs."""
     folder = tmp_path_factory.mktemp("gpu")
     write_folder(folder / "photos", [jpeg(photo(300 + number, 260, number)) for number in range(40)])
-    job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True, photos=folder / "photos")
-    data.run(job)
+    job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True)
+    data.run(job, folder / "photos")
     return job
 
 
@@ -261,12 +261,12 @@ class TestBenchProgram:
             script.write_text(f"#!/bin/sh\n{line}\n{rest}\n")
             script.chmod(0o755)
             monkeypatch.setattr(sys, "executable", str(script))
-            outcome = bench_gpu.run(part, Job(tmp_path, log, CPU, 2))
+            outcome = bench_gpu.run(part, tmp_path, 2, [])
             assert outcome.figures == (Figure("a", 1, ""),)
             assert outcome.ended.startswith(ended)
             assert outcome.seconds < 10
         assert outcome.lacks == (Lack("what it said last", "bad luck"),)
-        assert "used up" in bench_gpu.run(part, Job(tmp_path, log, CPU, 0)).ended
+        assert "used up" in bench_gpu.run(part, tmp_path, 0, []).ended
 
     @pytest.mark.slow
     def test_the_command(self, made: Job, tmp_path: Path) -> None:
