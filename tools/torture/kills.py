@@ -93,9 +93,9 @@ def run() -> list[str]:
         rounds = Rounds(Path(name))
         done = rounds.done
         with tqdm(total=KILLS, desc="kills") as bar:
-            while _hits(done) < KILLS:
+            while (hits := done["parent"] + done["worker"]) < KILLS:
+                bar.update(hits - bar.n)
                 rounds.kill(done["rounds"])
-                bar.update(_hits(done) - bar.n)
         library = _packs.build_faults(Path(name))
         if library is None:
             raise Failed("no C compiler: failing reads and writes were not tried")
@@ -111,7 +111,3 @@ def run() -> list[str]:
         "- every final file had the bytes of an undisturbed run; readers found the old or the whole; nothing else was "
         f"left; all workers were gone within {_packs.ENDS:.0f} s",
     ]
-
-
-def _hits(done: Counter[str]) -> int:
-    return done["parent"] + done["worker"]
