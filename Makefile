@@ -1,7 +1,7 @@
 # One word per chore. On a fresh Debian or Ubuntu with Python 3.11+ and a C compiler, `make demo` and `make test` are
 # all that is needed: the first run makes .venv, installs into it and builds the kernel; later runs start at once.
 #
-#   make demo          sample images -> packed -> a small network trained from it, beside a Pillow DataLoader
+#   make demo          sample images -> packed -> a network trained from them, beside a Pillow DataLoader; a sheet of crops
 #   make test          the tests (6 minutes on 2 cores)
 #   make check         lint, types, layers, C warnings as errors, kernel tests under sanitizers
 #   make torture       long runs: kills, fuzz, soaks; PART=name for one of them. Results: benchmarks/results/torture-*.md
@@ -34,7 +34,14 @@ C_SOURCES := $(wildcard iofast/kernel/src/*.[ch])
 .PHONY: demo test check torture interop bench bench-rivals docs wheel clean system-deps test-simd test-neon sanitize environment kernel lint
 
 demo: kernel
-	$(BIN)/python -m tools.demo
+	rm -rf demo
+	$(BIN)/python -m tools.sample_photographs demo/images --per-class 200 --val 40
+	$(BIN)/iofast pack demo/images demo/images.lmdb --resize 256
+	$(BIN)/iofast info demo/images.lmdb
+	$(BIN)/python examples/starved.py demo/images --steps 40
+	$(BIN)/python examples/starved.py demo/images.lmdb --steps 40 --loader fast
+	$(BIN)/python examples/train.py demo/images.lmdb --size 128 --epochs 4 --checkpoint demo/checkpoint.pt
+	$(BIN)/iofast view demo/images.lmdb demo/batch.png --split train --count 40 --columns 10 --size 128 --transform "train(128)"
 
 # A file stays in one process: its fixtures are made once. tests/conftest.py says how many processes there are. They share
 # the cores, so operations of torch get one thread in each: threads that wait for each other's core take 16 % more CPU time.

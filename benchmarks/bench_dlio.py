@@ -16,11 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -42,39 +40,17 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """A run of DLIO: its loader, that loader's threads or workers, and the seconds of a step."""
-
-    loader: str  # torch, watched or iofast
-    threads: int
-    step_s: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.loader}-{self.threads}-{self.step_s:g}"
-
-
-CONFIGURATIONS = (
-    Configuration("torch", 1, 0.1),
-    Configuration("torch", 2, 0.05),
-    Configuration("watched", 1, 0.05),
-    Configuration("watched", 1, 0.1),
-    Configuration("watched", 1, 0.3),
-    Configuration("watched", 2, 0.05),
-    Configuration("iofast", 1, 0.05),
-    Configuration("iofast", 1, 0.1),
-    Configuration("iofast", 2, 0.05),
-)
+# the loader, its threads or workers, and the seconds of a step
+CONFIGURATIONS = ("torch-1-0.1", "torch-2-0.05", "watched-1-0.05", "watched-1-0.1", "watched-1-0.3", "watched-2-0.05")
+CONFIGURATIONS += ("iofast-1-0.05", "iofast-1-0.1", "iofast-2-0.05")
 _FIRST = '{"schema"'  # the beginning of each object that the monitor prints
 _CLASSES = {"watched": "dlio_loader.WatchedLoader", "iofast": "dlio_loader.IofastLoader"}
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The accelerator's idle share by DLIO, and the monitor's bounds of the stall."""
+class Compared(NamedTuple):
+    """A configuration's accelerator idle share by DLIO, and the monitor's bounds of the stall."""
 
-    configuration: Configuration
+    name: str
     idle: float
     low: float
     high: float
@@ -92,55 +68,47 @@ def generate(dlio: str, folder: Path, files: int) -> None:
     `AU` counts the start of the epoch, the stall does not, so there must be many steps.
     """
     options = ["++workload.workflow.generate_data=True", "++workload.workflow.train=False"]
-    _ended(_dlio([dlio], folder, max(1, files // COPIES), *options))
+    _dlio([dlio], folder, max(1, files // COPIES), *options)
     made = sorted((folder / "data" / "resnet50" / "train").iterdir())
     for number in range(files - len(made)):
         picture = made[number % len(made)]
         os.link(picture, picture.with_name(f"link_{number:06}{picture.suffix}"))
 
 
-def compared(dlio: str, folder: Path, files: int, configuration: Configuration) -> Compared:
-    """Run DLIO under the monitor. Raises RuntimeError if one of them fails."""
-    own = folder / configuration.name
+def compared(dlio: str, folder: Path, files: int, name: str) -> Compared:
+    """Run DLIO in a configuration under the monitor. Raises RuntimeError if one of them fails."""
+    own, (loader, threads, step_s) = folder / name, name.split("-")
     options = [
         f"hydra.run.dir={own}",
         "++workload.workflow.generate_data=False",
         "++workload.train.epochs=1",
-        f"++workload.train.computation_time={configuration.step_s}",
+        f"++workload.train.computation_time={step_s}",
         f"++workload.reader.batch_size={BATCH}",
-        f"++workload.reader.read_threads={configuration.threads}",
+        f"++workload.reader.read_threads={threads}",
     ]
-    if configuration.loader in _CLASSES:
-        sampler = "iterative" if configuration.loader == "iofast" else "index"
-        options += [f"++workload.reader.data_loader_sampler={sampler}"]
-        options += [f"++workload.reader.data_loader_classname={_CLASSES[configuration.loader]}"]
-    run = _dlio([sys.executable, "-m", "iofast", "monitor", "--json", "--", dlio], folder, files, *options)
-    return _read(configuration, json.loads((own / "summary.json").read_text()), _ended(run))
-
-
-def _read(configuration: Configuration, summary: dict[str, Any], printed: str) -> Compared:
-    """Compare DLIO's summary and the last verdict that the monitor printed."""
-    # DLIO writes to the same stream, and may go on in the line of an object.
+    if loader in _CLASSES:
+        options += [f"++workload.reader.data_loader_sampler={'iterative' if loader == 'iofast' else 'index'}"]
+        options += [f"++workload.reader.data_loader_classname={_CLASSES[loader]}"]
+    printed = _dlio([sys.executable, "-m", "iofast", "monitor", "--json", "--", dlio], folder, files, *options)
+    # DLIO writes to the same stream, and may go on in the line of an object
     texts = (line[line.index(_FIRST) :] for line in printed.splitlines() if _FIRST in line)
     seen = [json.JSONDecoder().raw_decode(text)[0] for text in texts]
     judged = [one["stall"] for one in seen if one["stall"] is not None]
     if not judged:
-        raise RuntimeError(f"the monitor saw no training in {configuration.name}: {printed[-2000:]}")
-    idle = 1 - summary["metric"]["train_au_mean_percentage"] / 100
-    return Compared(configuration, idle, judged[-1]["low"], judged[-1]["high"], judged[-1]["tier"])
+        raise RuntimeError(f"the monitor saw no training in {name}: {printed[-2000:]}")
+    idle = 1 - json.loads((own / "summary.json").read_text())["metric"]["train_au_mean_percentage"] / 100
+    return Compared(name, idle, judged[-1]["low"], judged[-1]["high"], judged[-1]["tier"])
 
 
-def _dlio(command: Sequence[str], folder: Path, files: int, *options: str) -> subprocess.CompletedProcess[str]:
+def _dlio(command: Sequence[str], folder: Path, files: int, *options: str) -> str:
+    """What DLIO, or the monitor that runs it, prints to the standard error."""
     paths = [str(ROOT), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
     quiet = {"DFTRACER_ENABLE": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     environment = os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    given = [*_OPTIONS, f"++workload.dataset.num_files_train={files}", *options]
-    return subprocess.run([*command, *given], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-def _ended(run: subprocess.CompletedProcess[str]) -> str:
+    given = [*command, *_OPTIONS, f"++workload.dataset.num_files_train={files}", *options]
+    run = subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if run.returncode:
-        raise RuntimeError(f"status {run.returncode} of {run.args[0]}: {(run.stderr + run.stdout)[-3000:]}")
+        raise RuntimeError(f"status {run.returncode} of {command[0]}: {(run.stderr + run.stdout)[-3000:]}")
     return run.stderr
 
 
@@ -150,11 +118,10 @@ def page(found: Sequence[Compared]) -> str:
     near = [one for one in inside if one.apart <= ASKED]
     held = sum(one.low - ASKED <= one.idle <= one.high + ASKED for one in found)
     rows = [
-        (one.configuration.loader, str(one.configuration.threads), f"{one.configuration.step_s:g} s",
-         f"{one.idle:.1%}", f"{one.low:.1%} – {one.high:.1%}", one.tier, f"{100 * one.apart:.1f}")
+        (*one.name.split("-"), f"{one.idle:.1%}", f"{one.low:.1%} – {one.high:.1%}", one.tier, f"{100 * one.apart:.1f}")
         for one in found
-    ]  # fmt: skip
-    header = ("loader", "threads", "step", "1 - AU", "the monitor's stall", "tier", "apart, points")
+    ]
+    header = ("loader", "threads", "step, s", "1 - AU", "the monitor's stall", "tier", "apart, points")
     return f"""# The monitor's stall and DLIO's accelerator utilisation
 
 DLIO 2.0 (MLPerf Storage), ResNet-50's workload with JPEGs, batches of {BATCH}. "apart" is the distance of 1 - AU from
@@ -172,13 +139,13 @@ def main() -> None:
     parser.add_argument("--dlio", default="dlio_benchmark", help="DLIO's program (default: %(default)s on the PATH)")
     parser.add_argument("--files", type=int, default=4800, help="pictures: a step takes 32 (default: %(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="such as torch-1-0.1; repeatable")
-    given: Namespace = parser.parse_args()
+    given = parser.parse_args()
     dlio = str(Path(given.dlio).resolve()) if os.sep in given.dlio else given.dlio
-    with tempfile.TemporaryDirectory(prefix="iofast-dlio-") as name:
-        generate(dlio, Path(name), given.files)
-        chosen = [one for one in CONFIGURATIONS if not given.only or one.name in given.only]
+    with tempfile.TemporaryDirectory(prefix="iofast-dlio-") as folder:
+        generate(dlio, Path(folder), given.files)
+        chosen = [name for name in CONFIGURATIONS if not given.only or name in given.only]
         bar = tqdm(chosen, unit=" runs", disable=not sys.stderr.isatty())
-        found = [compared(dlio, Path(name), given.files, one) for one in bar]
+        found = [compared(dlio, Path(folder), given.files, name) for name in bar]
     command = "- Command: `python -m benchmarks.bench_dlio`\n"
     measure.write("dlio", f"{page(found)}\n{machine.describe()}\n{command}", given.output)
 

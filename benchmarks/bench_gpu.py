@@ -29,7 +29,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -62,16 +61,20 @@ def main() -> int:
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
     options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
     photos = ["--photos", str(asked.photos.resolve())] if asked.photos else []
-    outcomes: dict[str, Outcome] = dict(missing_kernel())
+    outcomes: dict[str, Outcome] = {}
+    if kernel.backend != "native":  # first on the page: the figures depend on it
+        why = "it could not be built or loaded here, and most parts need it"
+        outcomes["kernel"] = Outcome(lacks=(Lack("iofast's native kernel", why),))
     wanted = {*asked.only, "data"}
     deadline = time.monotonic() + asked.seconds
-    with workplace(asked.data) as place:
-        for part in PARTS:
-            if part.name not in wanted:
-                continue
+    if asked.data:
+        asked.data.mkdir(parents=True, exist_ok=True)
+    kept = contextlib.nullcontext(str(asked.data.resolve())) if asked.data else None
+    with kept or tempfile.TemporaryDirectory(prefix="iofast-gpu-") as place:
+        for part in (part for part in PARTS if part.name in wanted):
             seconds = min(part.time(quick=asked.quick), deadline - time.monotonic())
             said = options + photos if part.name == "data" else options
-            outcomes[part.name] = run(part, place, seconds, said)
+            outcomes[part.name] = run(part, Path(place), seconds, said)
             with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
                 measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
@@ -123,24 +126,6 @@ def waited(command: list[str], output: io.TextIOWrapper, seconds: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return "" if status == 0 else f"It ended with status {status}."
-
-
-def missing_kernel() -> Iterator[tuple[str, Outcome]]:
-    """A missing kernel, first on the page: the figures depend on it."""
-    if kernel.backend != "native":
-        why = "it could not be built or loaded here, and most parts need it"
-        yield "kernel", Outcome(lacks=(Lack("iofast's native kernel", why),))
-
-
-@contextlib.contextmanager
-def workplace(kept: Path | None) -> Iterator[Path]:
-    """A folder for the data: temporary, or the given one, which is kept."""
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="iofast-gpu-") as name:
-        yield Path(name)
 
 
 if __name__ == "__main__":

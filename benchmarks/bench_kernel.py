@@ -1,4 +1,4 @@
-"""How does the time of one image divide into stages, by decoding path, instruction set, size and crop?
+"""How does the time of one image divide into stages, by transform, decoding path and instruction set?
 
 python -m benchmarks.bench_kernel [--photos FOLDER] [--rounds 7]
 times the kernel by its own clock, on one thread: read, check, scan, splice, entropy, transform, colour, libjpeg, axes,
@@ -21,8 +21,6 @@ from iofast.bench import BUFFER, BenchOptions, FirstImages
 from iofast.transforms import compile as compile_transform
 
 IMAGES = 500
-SIZES = (256, 384, 512)  # short sides in pixels
-AREAS = (0.1, 0.25, 0.5, 1.0)  # of the picture, as squares
 SIMD = {"avx512": ("avx512", "avx2", "scalar"), "avx2": ("avx2", "scalar"), "neon": ("neon", "scalar")}  # by machine
 
 Times = dict[str, float]
@@ -31,16 +29,6 @@ Times = dict[str, float]
 def sample_of(path: Path, transform: list[T.Transform]) -> FirstImages:
     """All images of a container or folder."""
     return FirstImages(FastDataset(path), compile_transform(transform), IMAGES, BenchOptions())
-
-
-def set_area(sample: FirstImages, area: float) -> None:
-    """Centred squares of this share of each picture, or as much of it as there is, resampled to the output."""
-    width, height = sample.located.width.astype(np.int64), sample.located.height.astype(np.int64)
-    side = np.minimum(np.sqrt(width * height * area), np.minimum(width, height)).astype(np.int64)
-    x, y = (width - side) // 2, (height - side) // 2
-    out = np.full(len(side), sample.size[0])
-    zero = np.zeros(len(side))
-    sample.boxes = np.stack([x, y, x + side, y + side, out, out, zero, zero], axis=1).astype(np.int32)
 
 
 class Row:
@@ -76,9 +64,9 @@ def table(rows: dict[str, Row]) -> str:
 def stages(photos: Path, folder: Path, passes: int, name: str) -> str:
     """Measure and describe the result as markdown."""
     source = link(photos, folder / "copies", IMAGES)
-    packed = {size: pack(source, folder / f"{size}.lmdb", size) for size in SIZES}
+    packed = pack(source, folder / "256.lmdb")
     train: list[T.Transform] = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
-    crops, evaluation = sample_of(packed[256], train), sample_of(packed[256], [T.Resize(256), T.CenterCrop(224)])
+    crops, evaluation = sample_of(packed, train), sample_of(packed, [T.Resize(256), T.CenterCrop(224)])
     mean = float(np.prod(crops.boxes[:, 2:4] - crops.boxes[:, 0:2], axis=1).mean())
     by_transform = {
         "256: RandomResizedCrop(224)": Row(crops),
@@ -94,14 +82,8 @@ def stages(photos: Path, folder: Path, passes: int, name: str) -> str:
     for simd in SIMD.get(kernel.simd, ("scalar",)):
         with patch.dict(os.environ, IOFAST_SIMD=simd):
             by_simd[simd] = Row(crops, "segments")
-    by_area = {}
-    for size in SIZES:
-        for area in AREAS:
-            square = sample_of(packed[size], train)
-            set_area(square, area)
-            by_area[f"{size}: {area:.0%} of the picture"] = Row(square)
     for _ in range(passes):
-        for row in (*by_transform.values(), *decoders.values(), *by_simd.values(), *by_area.values()):
+        for row in (*by_transform.values(), *decoders.values(), *by_simd.values()):
             row.run()
     return f"""# The kernel: microseconds per image by stage
 
@@ -119,10 +101,6 @@ Ways to decode the training crops:
 Instruction sets:
 
 {table(by_simd)}
-
-Sizes and crops:
-
-{table(by_area)}
 """
 
 

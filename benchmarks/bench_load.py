@@ -1,14 +1,12 @@
 """How many images a second reach the training loop, and how many could if all else were free?
 
-python -m benchmarks.bench_load [--part load|cold|recipes|order|run ...] [--photos FOLDER] [--rounds N]
+python -m benchmarks.bench_load [--part load|cold|recipes ...] [--photos FOLDER] [--rounds N]
 
     load      FastLoader to uint8 batches of 224 x 224 from the container, plain files (JPEG, PNG, WebP, AVIF) and
               originals, beside DataLoaders with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo
               alone, the resampler alone, Python
     cold      what is not in the page cache, from a slow disk and from the disk as it is
     recipes   what augmentation costs, beside torchvision v2, and each operation alone
-    order     microseconds to know which samples come next
-    run       an unedited script under `iofast run`
 
 Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders run in turn. Plain files hold the same
 coefficients as the container's, without markers and with the standard Huffman tables.
@@ -31,8 +29,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, link, pack, payload_lengths, place
-from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
+from benchmarks.photographs import files_in, link, pack, payload_lengths, place, unpacked
+from iofast import FastDataset, FastLoader, kernel, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
 from iofast.kernel import native
@@ -57,19 +55,15 @@ Files = list[tuple[Path, int]]
 def plain(container: Path, folder: Path) -> tuple[Path, Files]:
     """The container's images without markers and with standard tables: in one file for the C program, and as files in
     class folders."""
-    blob, files, payloads = folder / "plain", [], []
-    with open_reader(container) as reader:
-        labels = reader.locate(np.arange(len(reader))).label.tolist()
-        for index, label in enumerate(labels):
-            payload = native.rewrite(bytes(reader.view(index)), 0, native.STANDARD)
-            assert payload is not None  # what `pack` wrote can be rewritten
-            payloads.append(payload)
-            path = folder / "files" / f"{label:04d}" / f"{index:08d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(payload)
-            files.append((path, label))
-    write_blob(blob, payloads)
-    return blob, files
+
+    def change(data: bytes) -> bytes:
+        changed = native.rewrite(data, 0, native.STANDARD)
+        assert changed is not None  # what `pack` wrote can be rewritten
+        return changed
+
+    files = unpacked(container, folder / "files", change)
+    write_blob(folder / "plain", [path.read_bytes() for path, _ in files])
+    return folder / "plain", files
 
 
 def write_blob(path: Path, payloads: Sequence[bytes]) -> None:
@@ -262,10 +256,9 @@ def load(bench: measure.Bench) -> None:
 
 
 def main() -> None:
-    from benchmarks.parts import cold, order, recipes, run  # which import this module
+    from benchmarks.parts import cold, recipes  # which import this module
 
-    others = {"cold": cold.cold, "recipes": recipes.recipes, "order": order.order, "run": run.run}
-    measure.run(__doc__, {"load": load, **others})
+    measure.run(__doc__, {"load": load, "cold": cold.cold, "recipes": recipes.recipes})
 
 
 if __name__ == "__main__":

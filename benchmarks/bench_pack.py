@@ -1,12 +1,11 @@
 """How fast does `iofast pack --resize 256` run beside Pillow in a process pool?
 
-python -m benchmarks.bench_pack [--part pack|scan|scale|size ...] [--photos FOLDER] [--rounds N]
+python -m benchmarks.bench_pack [--part pack|scan|scale ...] [--photos FOLDER] [--rounds N]
 
     pack   whole processes in turn on the same photographs. Pillow's script ignores colour profiles, as such scripts do:
            `--icc drop` is the same work. Other programs: the case `packing` of `benchmarks.rivals`
     scan   listing a million files, and manifests of 10^8 lines
     scale  opening, the first sample, and the first batch of sets of up to 10^9 records
-    size   what restart markers and our Huffman tables cost
 
 Photographs come from the page cache.
 """
@@ -17,33 +16,22 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.parts import scale, scan, size
+from benchmarks.parts import scale, scan
 from benchmarks.photographs import folder_bytes, link, payload_lengths
 
 PILLOW = "Pillow, Pool(2)"
-PACK = ("--resize", "256", "--quality", "90", "--workers", "2", "--quiet")
+PACK = ("iofast", "pack", "--resize", "256", "--quality", "90", "--workers", "2", "--quiet", "--overwrite")
 
 
-def iofast_pack(source: Path, target: Path, *options: str) -> Callable[[], float]:
-    """Seconds of a whole `iofast pack`."""
-    command = [sys.executable, "-m", "iofast", "pack", str(source), str(target), *PACK, *options, "--overwrite"]
-    return lambda: seconds(command)
-
-
-def pillow_pack(source: Path, folder: Path) -> Callable[[], float]:
-    """Seconds of the whole Pillow script."""
-    command = [sys.executable, "-m", "benchmarks.peers.pillow_pack", str(source), str(folder / "pillow")]
-    return lambda: seconds(command)
-
-
-def seconds(command: list[str]) -> float:
-    """Wall time of a process that must end well."""
+def seconds(*words: str | Path) -> float:
+    """Wall time of a whole program, which must end well."""
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
@@ -75,9 +63,9 @@ def pack(bench: measure.Bench) -> None:
     with bench.workplace() as (folder, photos):
         source = link(photos, folder / "source", images)
         contenders = {
-            "iofast pack": iofast_pack(source, folder / "out.lmdb"),
-            "iofast pack --icc drop": iofast_pack(source, folder / "drop.lmdb", "--icc", "drop"),
-            PILLOW: pillow_pack(source, folder),
+            "iofast pack": partial(seconds, *PACK, source, folder / "out.lmdb"),
+            "iofast pack --icc drop": partial(seconds, *PACK, source, folder / "drop.lmdb", "--icc", "drop"),
+            PILLOW: partial(seconds, "benchmarks.peers.pillow_pack", source, folder / "pillow"),
         }
         for run in contenders.values():  # reads everything once, and leaves the output whose size is compared
             run()
@@ -87,9 +75,5 @@ def pack(bench: measure.Bench) -> None:
     bench.publish(page(figures, images, sizes), figures)
 
 
-def main() -> None:
-    measure.run(__doc__, {"pack": pack, "scan": scan.scan, "scale": scale.scale, "size": size.size})
-
-
 if __name__ == "__main__":
-    main()
+    measure.run(__doc__, {"pack": pack, "scan": scan.scan, "scale": scale.scale})

@@ -1,15 +1,12 @@
-"""How fast does FastLoader train from an object store, with a cold and a warm cache, and what does fetching cost?
+"""How fast does FastLoader train from an object store, with a cold and a warm cache?
 
-python -m benchmarks.bench_stored [--part stored|hub ...] [--photos FOLDER] [--rounds 5]
+python -m benchmarks.bench_stored [--photos FOLDER] [--rounds 5]
 packs the photographs with `iofast pack --resize 256 --quality 90`, repeats them to tar shards of 1.2 GB, and serves
 them on loopback by a web server in a process of its own. In turn, whole epochs of
 
     local, warm     the set on disk, in the page cache, and the set in the store with everything in the cache
     download        only the set's blocks, 16 at a time, with a latency of 30 ms and 100 MB/s of all answers together
     cold            an epoch with an empty cache, from opening the dataset on, at the same latency and rate
-
-and the processor time of this process for fetching all blocks into an empty cache, without a limit, by HTTP and by TLS.
-The part `hub` trains from, and packs, what Hugging Face `datasets` has written.
 """
 
 from __future__ import annotations
@@ -26,12 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from benchmarks import measure, photographs
 from benchmarks.bench_load import BATCH, CROP, WORKERS
 from iofast import FastDataset, FastLoader
-from iofast.mirror import cache, fetching
+from iofast.mirror import cache
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.stored import StoredObject
 from iofast.order import Blocks, Mode, Sequential, Shuffled
@@ -39,14 +34,13 @@ from iofast.remote import requests
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
-from web_server import make_certificate, web_server
+from web_server import web_server
 
 MB = 1e6
 LATENCY, RATE = 0.03, 100  # seconds until an answer begins; MB/s of all answers together
 SHARD = 64 << 20
 COLD = Blocks(1024, 4)
 HEADER = ("", "MB/s: median (least – most)", "of the download", "bytes sent for one of the set", "first batch, s")
-UNTOUCHED = "HTTP, memory not touched just before"
 AT_ONCE = 16  # as many blocks as `fetching` has in flight
 
 
@@ -91,13 +85,10 @@ def cold(url: str, mode: Mode, found: list[Epoch]) -> float:
     return found[-1].sent / seconds
 
 
-def objects(url: str, folder: Path) -> list[StoredObject]:
-    return [StoredObject(f"{url}/{path.name}") for path in sorted(folder.glob("large*.tar*"))]
-
-
 def download(url: str, folder: Path) -> float:
     """Bytes a second of all blocks, which are dropped."""
-    blocks = [(each, number) for each in objects(url, folder) for number in range(each.copy.blocks)]
+    objects = [StoredObject(f"{url}/{path.name}") for path in sorted(folder.glob("large*.tar*"))]
+    blocks = [(each, number) for each in objects for number in range(each.copy.blocks)]
 
     async def one(block: tuple[StoredObject, int]) -> int:
         each, number = block
@@ -105,23 +96,6 @@ def download(url: str, folder: Path) -> float:
 
     start = time.perf_counter()
     return sum(requests.run(requests.each(one, blocks, AT_ONCE))) / (time.perf_counter() - start)
-
-
-def fetched(url: str, folder: Path, *, touched: bool = True) -> float:
-    """Seconds of processor time to bring all blocks into an empty cache, in memory that was touched just before.
-
-    The host of a virtual machine takes unused memory back. In pages that it has to give again, writing a block of 4 MiB
-    took 9 ms instead of 1.5, whoever wrote it.
-    """
-    shutil.rmtree(os.environ[cache.FOLDER], ignore_errors=True)
-    opened = objects(url, folder)
-    os.sync()  # what was written before is not written back meanwhile
-    if touched:
-        np.ones(sum(each.size for each in opened) // 8)
-    before = time.process_time()
-    for each in opened:
-        requests.run(fetching.bring([each.block(number) for number in range(each.copy.blocks)]))
-    return time.process_time() - before
 
 
 def stored(bench: measure.Bench) -> None:
@@ -138,7 +112,6 @@ def stored(bench: measure.Bench) -> None:
         warm: dict[str, Callable[[], float]] = {}
         costs: dict[str, list[float]] = {}
         found: dict[str, list[Epoch]] = {}
-        text = fetching_costs(site, count, rounds)
         with web_server(site) as url:
             for mode in (Shuffled(), COLD):
                 for where, path in (("on disk", local), ("in the store, cached", f"{url}/large.tar")):
@@ -151,29 +124,7 @@ def stored(bench: measure.Bench) -> None:
             for mode in (COLD, Sequential(), Shuffled()):
                 empty[str(mode)] = partial(cold, url, mode, found.setdefault(str(mode), []))
             limited = measure.in_turn(empty, -(-rounds // 2), 0)
-    bench.publish(page(bench.kind, count, size, (in_turn, costs), (limited, found)) + text)
-
-
-def fetching_costs(site: Path, count: int, rounds: int) -> str:
-    """A table of the processor time for fetching, by HTTP and by TLS in turn."""
-    authority, server = make_certificate(site.parent)
-    os.environ["SSL_CERT_FILE"] = str(authority)  # obstore trusts it
-    try:
-        with web_server(site) as plain, web_server(site, certificate=server) as secure:
-            urls = {"HTTP (asked: at most 60)": plain, "TLS (asked: at most 130)": secure}
-            contenders = {name: partial(fetched, url, site) for name, url in urls.items()}
-            contenders[UNTOUCHED] = partial(fetched, plain, site, touched=False)
-            seconds = measure.in_turn(contenders, rounds, 1)
-    finally:
-        del os.environ["SSL_CERT_FILE"]
-    rows = [[name, measure.spread([each / count * 1e6 for each in own])] for name, own in seconds.items()]
-    return f"""
-## Fetching blocks into an empty cache
-
-The first two rows in memory that was touched just before, which the host of a virtual machine has not taken back.
-
-{measure.table(("", "µs of processor time an image: median (least – most)"), rows)}
-"""
+    bench.publish(page(bench.kind, count, size, (in_turn, costs), (limited, found)))
 
 
 def page(
@@ -223,11 +174,5 @@ An epoch counts from the opening of the dataset to its last batch, and decodes a
 """
 
 
-def main() -> None:
-    from benchmarks.parts import hub
-
-    measure.run(__doc__, {"stored": stored, "hub": hub.hub})
-
-
 if __name__ == "__main__":
-    main()
+    measure.run(__doc__, {"stored": stored})

@@ -95,8 +95,7 @@ def beside(program: Program, run: Run, verdict: Verdict) -> Beside | None:
     """None for a program whose step is not known to be `step_s` of processor time."""
     if program.device or program.compute or run.true is None:
         return None
-    step = (1 - run.true.stall) * run.true.seconds / max(1, run.true.steps)
-    return Beside(program.name, verdict.interference, step / program.step_s - 1)
+    return Beside(program.name, verdict.interference, run.true.step_s / program.step_s - 1)
 
 
 def fixed(program: Program, run: Run) -> Program:
@@ -107,8 +106,7 @@ def fixed(program: Program, run: Run) -> Program:
     assert run.true is not None
     if not program.device and not program.compute:
         return program
-    step = (1 - run.true.stall) * run.true.seconds / max(1, run.true.steps)
-    return replace(program, compute=0.0, step_s=round(step, 5))
+    return replace(program, compute=0.0, step_s=round(run.true.step_s, 5))
 
 
 def score(place: Place, program: Program) -> tuple[list[Scored], Beside | None]:

@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +75,7 @@ class Bench:
 
     def workplace(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
         """A temporary folder, and the photographs: those given, or sample images made in it."""
-        return photographs.workplace(self.given.photos, self.given.work, self.size(150, 4))
+        return photographs.workplace(self.given.photos, self.given.work, self.size(250, 4))
 
     def folder(self) -> tempfile.TemporaryDirectory[str]:
         """A temporary folder."""
@@ -175,6 +177,19 @@ def pss() -> int:
     """KiB of this process, pages that it shares with others counted in part."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def grown(take: Callable[[], object]) -> tuple[float, int]:
+    """Seconds of a call, and KiB that this process grew by."""
+    before, start = pss(), time.perf_counter()
+    take()
+    return time.perf_counter() - start, pss() - before
+
+
+def in_process(module: str, *words: object) -> list[float]:
+    """The numbers that a module prints in a fresh process."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return [float(word) for word in subprocess.check_output(command, text=True).split()]
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tools import sample_photographs
 
 
 @contextlib.contextmanager
-def workplace(photos: Path | None, folder: Path | None = None, per_class: int = 150) -> Iterator[tuple[Path, Path]]:
+def workplace(photos: Path | None, folder: Path | None = None, per_class: int = 250) -> Iterator[tuple[Path, Path]]:
     """A temporary folder (in `folder`), and the photographs: `photos`, or `per_class` sample images a class in it."""
     with tempfile.TemporaryDirectory(prefix="iofast-bench-", dir=folder) as name:
         made = Path(name, "photos")
@@ -57,6 +57,18 @@ def pack(source: Path, out: Path, size: int = 256, *options: str) -> Path:
     command = [sys.executable, "-m", "iofast", "pack", str(source), str(out), "--resize", str(size)]
     subprocess.run([*command, *options, "--quiet"], check=True)
     return out
+
+
+def unpacked(container: Path, folder: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Path, int]]:
+    """The container's JPEGs in class folders, after `change`, with their labels."""
+    files = []
+    with open_reader(container) as reader:
+        for index, label in enumerate(reader.locate(np.arange(len(reader))).label.tolist()):
+            path = folder / f"{label:04d}" / f"{index:08d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(change(bytes(reader.view(index))))
+            files.append((path, label))
+    return files
 
 
 def payload_lengths(container: Path) -> NDArray[np.uint32]:

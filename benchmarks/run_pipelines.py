@@ -4,7 +4,9 @@
 
 FOLDER has a folder of JPEGs per class. It needs torchvision, timm, datasets and httpx2. Two processes with two workers
 each wait for the name of a pipeline; both get it in turn. The first epoch must be equal bit by bit, with labels, order
-and the state of the generators behind it; the rate is of the others. To benchmarks/results/run-pipelines.md.
+and the state of the generators behind it; the rate is of the others. To benchmarks/results/run-pipelines.md. Pipelines
+are named after the scripts that have them: torchvision's references with their options, "weights" of torchvision's
+models, timm's train.py, "evaluation" of the one before, Pillow "by hand".
 """
 
 from __future__ import annotations
@@ -17,59 +19,6 @@ from pathlib import Path
 
 from benchmarks import measure
 from tools import machine
-
-NAMES = {  # pipeline: which scripts have it
-    "imagenet": "pytorch/examples imagenet: RandomResizedCrop, flip, ToTensor, Normalize",
-    "imagenet evaluation": "the same, Resize(256) and CenterCrop(224)",
-    "references": "torchvision references/classification: PILToTensor, ConvertImageDtype",
-    "references v2": "the same in v2",
-    "references, auto_augment imagenet": "... --auto-augment imagenet",
-    "references, ra": "... --auto-augment ra",
-    "references, ta_wide": "... --auto-augment ta_wide --random-erase 0.1",
-    "references, augmix": "... --auto-augment augmix",
-    "jitter v2": "v2.ColorJitter and RandomGrayscale before the tensor",
-    "transfer learning": "torchvision's tutorial on transfer learning",
-    "resnet50 weights": "ResNet50_Weights.transforms()",
-    "efficientnet weights": "EfficientNet_B0_Weights.transforms(), bicubic",
-    "vit swag weights": "ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1.transforms(), 384 pixels",
-    "simclr": "SimCLR in PyTorch: jitter, gray, torchvision's blur, two views",
-    "moco v1": "MoCo v1: jitter, gray, two views",
-    "moco v2": "MoCo v2: Pillow's blur, two views",
-    "moco v3": "MoCo v3: blur, solarize, two views",
-    "simsiam": "SimSiam: two views",
-    "byol": "BYOL in PyTorch",
-    "barlow twins": "Barlow Twins",
-    "dino": "DINO: two global and eight local views",
-    "swav": "SwAV: two and six views",
-    "mae": "MAE: RandomResizedCrop(scale=(0.2, 1), bicubic)",
-    "supcon": "SupContrast",
-    "timm default": "timm's train.py without options",
-    "timm deit": "DeiT: rand-m6-mstd0.5-inc1, erasing 0.25, jitter 0.3",
-    "timm ra": "timm's rand-m7-mstd0.5",
-    "timm original": "timm's original AutoAugment",
-    "timm augmix": "timm's augmix-m3-w3",
-    "timm 3-augment": "DeiT III's 3-Augment",
-    "timm prefetcher": "timm with fast_collate, evaluation",
-    "timm evaluation": "timm's evaluation, bicubic",
-    "timm squash": "timm's evaluation, crop_mode squash",
-    "clip": "OpenCLIP's training",
-    "clip evaluation": "CLIP's preprocessing",
-    "diffusers": "diffusers' unconditional training: Resize(64), CenterCrop, flip",
-    "diffusers text to image": "diffusers' text to image: Resize(512), RandomCrop, flip",
-    "dcgan": "pytorch/examples dcgan: Resize(64), CenterCrop(64)",
-    "style": "pytorch/examples fast_neural_style: Resize(256), CenterCrop(256), x 255",
-    "cyclegan": "pytorch-CycleGAN-and-pix2pix: Resize(286, bicubic), RandomCrop(256), flip",
-    "srgan": "SRGAN: RandomCrop(88), and a quarter of it by bicubic",
-    "vae": "CelebA VAEs: CenterCrop(148), Resize(64)",
-    "metric learning": "RandomResizedCrop(227) with flip, evaluation in Caffe's scale",
-    "datasets": "transformers' image classification: datasets with_transform",
-    "datasets evaluation": "the same, evaluation",
-    "datasets mae": "transformers' MAE pre-training",
-    "by hand": "Pillow by hand: resize, crop, np.array, / 255",
-    "stream": "an IterableDataset of (tensor, label)",
-    "rotations": "RandomRotation and vertical flips, as for medical images",
-    "gray": "Grayscale, Resize, one channel",
-}
 
 WORKER = r"""
 import hashlib, io, random, sys, time
@@ -283,6 +232,7 @@ TRANSFORMS = {
     "gray": lambda: C([V1.Grayscale(), V1.Resize((128, 128)), TENSOR, V1.Normalize([0.5], [0.5])]),
     "stream": lambda: C([rrc(), FLIP, *END]),
 }
+NAMES = [*TRANSFORMS, "by hand"]
 
 
 def loader_of(name, folder):
@@ -332,6 +282,7 @@ def measured(name, folder, epochs):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout, sys.stderr
+    print(*NAMES, sep="|", file=out, flush=True)
     for line in sys.stdin:
         try:
             print(*measured(line.strip(), sys.argv[1], int(sys.argv[2])), file=out, flush=True)
@@ -342,14 +293,18 @@ if __name__ == "__main__":
 
 def ask(process: subprocess.Popen[str], name: str) -> tuple[str, float]:
     """Digest of the first epoch and images a second of the others."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{name}\n")
-    process.stdin.flush()
-    digest, rate = process.stdout.readline().rstrip("\n").split(" ", 1)
+    digest, rate = said(process, name).split(" ", 1)
     if digest == "error":
         raise RuntimeError(f"{name}: {rate}")
     return digest, float(rate)
+
+
+def said(process: subprocess.Popen[str], line: str = "") -> str:
+    """What a process prints next, after a line of input if there is one."""
+    if line:
+        print(line, file=process.stdin, flush=True)
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
 
 
 def main() -> None:
@@ -363,37 +318,32 @@ def main() -> None:
     plain, ours = (
         subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for each in commands
     )
+    names = said(plain).split("|")
+    said(ours)
     rows, times = [], []
-    for name, what in NAMES.items():
-        if args.only and not any(name.startswith(each) for each in args.only):
+    for name in names:
+        if args.only and not name.startswith(tuple(args.only)):
             continue
         one, other = ask(plain, name), ask(ours, name)
         times.append(other[1] / one[1])
         equal = "equal" if one[0] == other[0] else "DIFFERENT"
-        rows.append(f"| {name} | {what} | {one[1]:,.0f} | {other[1]:,.0f} | {times[-1]:.2f} | {equal} |")
-        print(rows[-1], flush=True)
+        rows.append((name, f"{one[1]:,.0f}", f"{other[1]:,.0f}", f"{times[-1]:.2f}", equal))
+        print(*rows[-1], flush=True)
     twice = sum(each >= 2 for each in times)
-    equal = "all equal" if all("| equal |" in row for row in rows) else "DIFFERENT"
-    count = sum(1 for _ in args.folder.glob("*/*"))
-    summary = (
-        f"{len(times)} pipelines, two workers, a loop without a network, {count} photographs as files. Geometric mean "
-        f"{statistics.geometric_mean(times):.2f}; {twice} ({twice / len(times):.0%}) at least twice as fast; first "
-        f"epochs, labels, order and the state of the generators behind them: {equal}, with `--strict`."
-    )
-    page = [
-        "# Pipelines of public scripts with `iofast run`",
-        "",
-        machine.describe(),
-        "",
-        summary,
-        "",
-        "| pipeline | as in | plain, images/s | `iofast run` | times | first epoch |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
-        *rows,
-        "",
-    ]
+    equal = "all equal" if all(row[-1] == "equal" for row in rows) else "DIFFERENT"
+    header = ("pipeline", "plain, images/s", "`iofast run`", "times", "first epoch")
+    page = f"""# Pipelines of public scripts with `iofast run`
+
+{machine.describe()}
+
+{len(times)} pipelines, two workers, a loop without a network, {len([*args.folder.glob("*/*")])} photographs as files.
+Geometric mean {statistics.geometric_mean(times):.2f}; {twice} ({twice / len(times):.0%}) at least twice as fast; first
+epochs, labels, order and the state of the generators behind them: {equal}, with `--strict`.
+
+{measure.table(header, rows)}
+"""
     if not args.only:
-        measure.write("run-pipelines", "\n".join(page), None)
+        measure.write("run-pipelines", page, None)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.photographs import files_in
 
-_GROUPS = Path("/sys/fs/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 _NAME = "iofast-slow-device"
 
 
@@ -26,9 +27,17 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
 
     Raises `SlowDeviceError` if that is impossible.
     """
-    disk = disk_of(path)
-    controller, file, line = _limit(disk, bytes_per_s)
-    parent = _GROUPS / controller
+    with control_group(*_limit(disk_of(path), bytes_per_s)):
+        yield
+
+
+@contextlib.contextmanager
+def control_group(controller: str, file: str, line: str) -> Iterator[None]:
+    """While the block runs, this process is in a control group of its own, whose `file` has this line.
+
+    `controller`: its folder in version 1, "" in version 2. Raises `SlowDeviceError` if that is impossible.
+    """
+    parent = GROUPS / controller
     group = parent / f"{_NAME}-{os.getpid()}"
     try:
         group.mkdir()
@@ -44,7 +53,11 @@ def limited(path: Path, bytes_per_s: int) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             home.write_text(str(os.getpid()))
-        group.rmdir()
+        for _ in range(100):  # until child processes have ended
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
 
 
 def evict(path: Path) -> None:
@@ -81,9 +94,9 @@ def disk_of(path: Path) -> str:
 
 def _limit(disk: str, bytes_per_s: int) -> tuple[str, str, str]:
     """Folder of the controller, the file that takes the limit, and the limit."""
-    if (_GROUPS / "blkio" / "cgroup.procs").exists():
+    if (GROUPS / "blkio" / "cgroup.procs").exists():
         return "blkio", "blkio.throttle.read_bps_device", f"{disk} {bytes_per_s}"
-    handed_down = _GROUPS / "cgroup.subtree_control"
+    handed_down = GROUPS / "cgroup.subtree_control"
     if handed_down.exists() and "io" in handed_down.read_text().split():
         return "", "io.max", f"{disk} rbps={bytes_per_s}"
     raise SlowDeviceError("no control group limits block devices here (neither blkio of version 1 nor io of version 2)")

@@ -11,7 +11,6 @@ The network is small on purpose: it stands for a fast GPU beside few processor c
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from itertools import chain, islice, repeat
 from time import perf_counter
 
@@ -24,14 +23,29 @@ from torch.utils.data import DataLoader
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 
-SIDE = 224
+SIDE, CLASSES = 224, 1000
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Does this training wait for its data?")
+    parser.add_argument("dataset", help="a folder of images, or what `iofast pack` wrote")
+    parser.add_argument("--loader", choices=["torch", "fast"], default="torch")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
     torch.manual_seed(0)
-    batches = LOADERS[args.loader](args)
-    model = network().to(args.device)
+    shared = {"batch_size": args.batch_size, "shuffle": True, "drop_last": True}
+    if args.loader == "fast":
+        dataset = FastDataset(args.dataset, split="all")
+        batches = FastLoader(dataset, transform=[T.RandomResizedCrop(SIDE)], device=args.device, **shared)
+    else:
+        dataset = FastDataset(args.dataset, split="all", transform=cropped)
+        batches = DataLoader(dataset, num_workers=args.workers, persistent_workers=True, **shared)
+    layers = [nn.Conv2d(3, 32, 8, 8), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, CLASSES)).to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     since = perf_counter()
     for images, labels in islice(chain.from_iterable(repeat(batches)), args.steps):
@@ -44,50 +58,14 @@ def main() -> None:
     print(f"{args.loader}: {speed:,.0f} images/s, loss {loss.item():.3f}")
 
 
-def torch_batches(args: argparse.Namespace) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    dataset = FastDataset(args.dataset, split="all", transform=Crop())
-    return DataLoader(
-        dataset, args.batch_size, shuffle=True, drop_last=True, num_workers=args.workers, persistent_workers=True
-    )
-
-
-def fast_batches(args: argparse.Namespace) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    dataset = FastDataset(args.dataset, split="all")
-    transform = [T.RandomResizedCrop(SIDE)]
-    return FastLoader(dataset, args.batch_size, shuffle=True, drop_last=True, transform=transform, device=args.device)
-
-
-class Crop:
-    """PIL image -> uint8 tensor (3, 224, 224): a crop of 8 to 100 % of the image."""
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        share = np.random.uniform(0.08, 1) ** 0.5
-        width, height = max(1, round(image.width * share)), max(1, round(image.height * share))
-        left, top = np.random.randint(image.width - width + 1), np.random.randint(image.height - height + 1)
-        box = (left, top, left + width, top + height)
-        small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box)
-        return torch.from_numpy(np.array(small)).permute(2, 0, 1)
-
-
-LOADERS = {"torch": torch_batches, "fast": fast_batches}
-CLASSES = 1000
-
-
-def network() -> nn.Module:
-    """Patches of 8 x 8 pixels, one convolution over them, and an average."""
-    layers = [nn.Conv2d(3, 32, 8, 8), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Does this training wait for its data?")
-    parser.add_argument("dataset", help="a folder of images, or what `iofast pack` wrote")
-    parser.add_argument("--loader", choices=list(LOADERS), default="torch")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+def cropped(image: Image.Image) -> torch.Tensor:
+    """A crop of 8 to 100 % of the image, as uint8 (3, 224, 224)."""
+    share = np.random.uniform(0.08, 1) ** 0.5
+    width, height = max(1, round(image.width * share)), max(1, round(image.height * share))
+    left, top = np.random.randint(image.width - width + 1), np.random.randint(image.height - height + 1)
+    box = (left, top, left + width, top + height)
+    small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box)
+    return torch.from_numpy(np.array(small)).permute(2, 0, 1)
 
 
 if __name__ == "__main__":

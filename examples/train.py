@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -24,7 +23,18 @@ from iofast import transforms as T
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train an image classifier from a packed file or a folder.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--lr", type=float, default=0.2, help="peak of the learning rate (default 0.2)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save after each epoch")
+    parser.add_argument("--resume", type=Path, help="continue from this checkpoint")
+    args = parser.parse_args()
+
     torch.manual_seed(args.seed)
     names = FastDataset(args.dataset, split="all").manifest.splits
     dataset = FastDataset(args.dataset, split="train" if "train" in names else "all")
@@ -70,27 +80,11 @@ def main() -> None:
 
 
 def network(classes: int) -> nn.Module:
-    """A small residual network, so that the script needs nothing but torch. Put your own here."""
-    widths = (32, 64, 128, 256)
-    stem = [nn.Conv2d(3, widths[0], 7, 4, 3, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
-    stages = [Block(inputs, outputs) for inputs, outputs in pairwise(widths)]
-    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
-
-
-class Block(nn.Module):
-    """Two convolutions with a shortcut; halves height and width."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        first, second = (
-            nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-        )
-        self.body = nn.Sequential(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs))
-        self.shortcut = nn.Sequential(nn.AvgPool2d(2, ceil_mode=True), nn.Conv2d(inputs, outputs, 1, bias=False))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.body(x) + self.shortcut(x))
+    """A small network, so that the script needs nothing but torch. Put your own here."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, side, stride in ((3, 32, 7, 4), (32, 64, 3, 2), (64, 128, 3, 2), (128, 256, 3, 2)):
+        layers += [nn.Conv2d(inputs, outputs, side, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
 
 
 def forward(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -105,20 +99,6 @@ def evaluate(model: nn.Module, batches: FastLoader) -> float:
     model.eval()
     hits = [forward(model, images).argmax(1) == labels for images, labels in batches]
     return float(torch.cat(hits).float().mean())
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train an image classifier from a packed file or a folder.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.2, help="peak of the learning rate (default 0.2)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save after each epoch")
-    parser.add_argument("--resume", type=Path, help="continue from this checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,17 @@ from iofast import transforms as T
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train with Hugging Face Accelerate.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    args = parser.parse_args()
+
     accelerator = Accelerator(cpu=args.cpu)  # first: the loader gets its rank from torch.distributed
     dataset = FastDataset(args.dataset, args.split)
     loader = FastLoader(
@@ -35,24 +45,25 @@ def main() -> None:
         device=accelerator.device,
     )
     torch.manual_seed(0)
-    model = network(len(dataset.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
+    model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    done = Steps()
-    accelerator.register_for_checkpointing(loader, done)
+    accelerator.register_for_checkpointing(loader)
     if args.resume:
         accelerator.load_state(args.checkpoint)
 
-    while done.steps < args.steps:
+    step = loader.epoch * len(loader) + loader.batch
+    while step < args.steps:
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             accelerator.backward(loss)
             optimizer.step()
-            done.steps += 1
-            if done.steps == args.steps:
+            step += 1
+            if step == args.steps:
                 break
-        accelerator.print(f"step {done.steps}: loss {loss.item():.3f}")
+        accelerator.print(f"step {step}: loss {loss.item():.3f}")
     accelerator.save_state(args.checkpoint)
     held_out = FastLoader(
         dataset, args.batch_size, transform=T.evaluate(args.size), dtype=torch.float32, device=accelerator.device
@@ -74,41 +85,6 @@ def validate(accelerator: Accelerator, model: nn.Module, loader: FastLoader) -> 
         right, real = accelerator.gather((right, loader.last_valid.to(right.device)))
         hits, count = hits + int(right[real].sum()), count + int(real.sum())
     return hits, count
-
-
-class Steps:
-    """The number of optimizer steps; Accelerate saves any object with these two methods."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.steps = state["steps"]
-
-
-def network(classes: int) -> nn.Module:
-    """A small convolutional network. Put your own here."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train with Hugging Face Accelerate.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images per step and process (default 64)")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder to save in at the end")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ FastLoader does the same work faster, and needs no worker processes.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,19 @@ from iofast import FastDataset
 
 
 def main() -> None:
-    args = arguments()
-    dataset = FastDataset(args.dataset, args.split, transform=Prepare(args.size))
+    parser = argparse.ArgumentParser(description="Train from torch's or torchdata's loader.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--stateful", action="store_true", help="torchdata's StatefulDataLoader: resumes in mid-epoch")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--num-workers", type=int, default=2, help="worker processes (default 2)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    args = parser.parse_args()
+
+    dataset = FastDataset(args.dataset, args.split, transform=partial(prepared, size=args.size))
     torch.manual_seed(0)
     # Its order is a function of (seed, epoch). With shuffle=True a StatefulDataLoader resumes exactly up to the end of
     # the epoch, and continues in another order. For several ranks leave num_replicas and rank out.
@@ -38,8 +50,9 @@ def main() -> None:
     else:
         batches = DataLoader(dataset, args.batch_size, **shared)
 
-    model = network(len(dataset.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
+    model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
     if args.resume:
         state = torch.load(args.checkpoint, weights_only=False)  # torchdata keeps more than tensors and numbers
@@ -67,38 +80,10 @@ def main() -> None:
     torch.save({"step": step} | {name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
 
 
-class Prepare:
+def prepared(image: Image.Image, size: int) -> torch.Tensor:
     """PIL image -> float tensor (3, size, size) in [0, 1]. Put torchvision's transforms here."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        resized = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
-
-
-def network(classes: int) -> nn.Module:
-    """A small convolutional network. Put your own here."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train from torch's or torchdata's loader.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--stateful", action="store_true", help="torchdata's StatefulDataLoader: resumes in mid-epoch")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--num-workers", type=int, default=2, help="worker processes (default 2)")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save at the end")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    return parser.parse_args()
+    resized = image.resize((size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
 
 
 if __name__ == "__main__":

@@ -34,7 +34,18 @@ from iofast.order import Blocks, Grouped, Shuffled
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train with DistributedDataParallel. Start it with torchrun.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, here or at a URL, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--global-batch", type=int, default=64, help="images per step, of all ranks (default 64)")
+    parser.add_argument("--groups", type=int, help="ranges of the set that stay with their node, such as 64")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")
+    parser.add_argument("--save-every", type=int, default=1000, help="steps between two checkpoints (default 1000)")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    args = parser.parse_args()
+
     distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         train(args)
@@ -62,8 +73,9 @@ def train(args: argparse.Namespace) -> None:
         device=device,
     )
     torch.manual_seed(0)  # every rank begins with the same weights
-    model = network(len(dataset.classes)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # put your own here
+    model = nn.Sequential(*layers, nn.Linear(32, len(dataset.classes))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
     if args.resume:
         state = torch.load(args.checkpoint, map_location=device, weights_only=True)
@@ -93,29 +105,6 @@ def save(state: dict[str, Any], path: Path) -> None:
     """Replace the checkpoint at once: a kill leaves the old one or the new one."""
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
-
-
-def network(classes: int) -> nn.Module:
-    """A small convolutional network. Put your own here."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train with DistributedDataParallel. Start it with torchrun.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, here or at a URL, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--global-batch", type=int, default=64, help="images per step, of all ranks (default 64)")
-    parser.add_argument("--groups", type=int, help="ranges of the set that stay with their node, such as 64")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="where to save")
-    parser.add_argument("--save-every", type=int, default=1000, help="steps between two checkpoints (default 1000)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

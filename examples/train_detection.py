@@ -26,11 +26,24 @@ STRIDE = 16  # pixels between the places of the grid
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train a small detector.")
+    parser.add_argument("dataset", help="what pack_coco.py or `iofast pack --boxes` wrote")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--boxes", default="objects.json", help="the field with the objects (default objects.json)")
+    parser.add_argument("--labels", default="categories", help="their classes' list in it (default categories)")
+    parser.add_argument("--classes", type=int, default=80, help="how many classes there are (default 80)")
+    parser.add_argument("--recipe", choices=["hflip", "multiscale", "lsj"], default="multiscale")
+    parser.add_argument("--size", type=int, default=1024, help="pixels a side, of lsj (default 1024)")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
     torch.manual_seed(0)
-    limit = args.limit and (lambda columns: columns.index < args.limit)
     loader = FastLoader(
-        FastDataset(args.dataset, args.split, fields=["image", args.boxes], filter=limit),
+        FastDataset(args.dataset, args.split, fields=["image", args.boxes]),
         args.batch_size,
         shuffle=True,
         drop_last=True,
@@ -82,17 +95,14 @@ def goals(found: dict[str, Any], shape: tuple[int, ...], args: argparse.Namespac
     classes, distances = torch.zeros(count, height, width), torch.zeros(4, height, width)
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     objects = zip(found["boxes"], found[args.labels], strict=True)
-    for box, label in sorted(objects, key=lambda each: _area(each[0]), reverse=True):
+    area = lambda box: (box[2] - box[0]) * (box[3] - box[1])  # noqa: E731
+    for box, label in sorted(objects, key=lambda each: area(each[0]), reverse=True):
         left, top, right, bottom = (edge / STRIDE for edge in box)
         sides = torch.stack([x - left, y - top, right - x, bottom - y])
         inside = sides.amin(0) > 0
         classes[:, inside], distances[:, inside] = 0.0, sides[:, inside]
         classes[label, inside] = 1.0
     return classes, distances
-
-
-def _area(box: list[float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 class Detector(nn.Module):
@@ -111,24 +121,6 @@ class Detector(nn.Module):
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.body(images)
         return self.scores(x), self.edges(x).exp()
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a small detector.")
-    parser.add_argument("dataset", help="what pack_coco.py or `iofast pack --boxes` wrote")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--boxes", default="objects.json", help="the field with the objects (default objects.json)")
-    parser.add_argument("--labels", default="categories", help="their classes' list in it (default categories)")
-    parser.add_argument("--classes", type=int, default=80, help="how many classes there are (default 80)")
-    parser.add_argument("--recipe", choices=["hflip", "multiscale", "lsj"], default="multiscale")
-    parser.add_argument("--size", type=int, default=1024, help="pixels a side, of lsj (default 1024)")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--limit", type=int, help="use only so many images")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

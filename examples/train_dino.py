@@ -27,10 +27,23 @@ KEPT = 0.9  # share of the mean of the teacher's answers that stays in each step
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Learn from several crops of each image, without labels.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of images")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="pixels a side of the large crops (default 224)")
+    parser.add_argument("--local-size", type=int, default=96, help="pixels a side of the small crops (default 96)")
+    parser.add_argument("--local", type=int, default=8, help="small crops of each image (default 8)")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first layer (default 64)")
+    parser.add_argument("--answers", type=int, default=1024, help="what the head tells apart (default 1024)")
+    parser.add_argument("--momentum", type=float, default=0.996, help="of the teacher (default 0.996)")
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
     torch.manual_seed(0)
     loader = FastLoader(
-        FastDataset(args.dataset, "all", filter=args.limit and (lambda columns: columns.index < args.limit)),
+        FastDataset(args.dataset, "all"),
         args.batch_size,
         shuffle=True,
         drop_last=True,
@@ -90,23 +103,6 @@ def network(width: int, answers: int) -> nn.Module:
     for inputs, outputs in ((3, width), (width, 2 * width), (2 * width, 4 * width)):
         layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.GroupNorm(4, outputs), nn.GELU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Head(4 * width, answers))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Learn from several crops of each image, without labels.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of images")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="pixels a side of the large crops (default 224)")
-    parser.add_argument("--local-size", type=int, default=96, help="pixels a side of the small crops (default 96)")
-    parser.add_argument("--local", type=int, default=8, help="small crops of each image (default 8)")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first layer (default 64)")
-    parser.add_argument("--answers", type=int, default=1024, help="what the head tells apart (default 1024)")
-    parser.add_argument("--momentum", type=float, default=0.996, help="of the teacher (default 0.996)")
-    parser.add_argument("--lr", type=float, default=5e-4)
-    parser.add_argument("--limit", type=int, help="use only so many images")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

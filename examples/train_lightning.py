@@ -46,13 +46,10 @@ class Images(lightning.LightningDataModule):
 class Classifier(lightning.LightningModule):
     """A small convolutional network. Put your own here."""
 
-    def __init__(self, classes: int, lr: float) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
-        self.lr = lr
-        layers: list[nn.Module] = []
-        for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-            layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+        layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.network = nn.Sequential(*layers, nn.Linear(32, classes))
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
         images, labels = batch
@@ -66,11 +63,23 @@ class Classifier(lightning.LightningModule):
         self.log("accuracy", hits.float().mean(), batch_size=len(labels), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train with Lightning.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--devices", type=int, default=1, help="ranks on this machine (default 1)")
+    parser.add_argument("--accelerator", default="auto", help="cpu, cuda, … (default: what is there)")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    args = parser.parse_args()
+
     lightning.seed_everything(0)
     images = Images(args)
     checkpoints = ModelCheckpoint(args.checkpoints, filename="last", every_n_train_steps=args.save_every)
@@ -83,26 +92,10 @@ def main() -> None:
         logger=False,
     )
     trainer.fit(
-        Classifier(len(images.dataset.classes), args.lr),
+        Classifier(len(images.dataset.classes)),
         datamodule=images,
         ckpt_path=args.checkpoints / "last.ckpt" if args.resume else None,
     )
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train with Lightning.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--devices", type=int, default=1, help="ranks on this machine (default 1)")
-    parser.add_argument("--accelerator", default="auto", help="cpu, cuda, … (default: what is there)")
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,19 @@ OUTSIDE = 255  # of a mask: no class
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train a network that names each pixel.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote with masks")
+    parser.add_argument("--mask", default="seg.png", help="the field with the mask (default seg.png)")
+    parser.add_argument("--classes", type=int, default=21, help="0 to this, less one, are classes (default 21)")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--size", type=int, default=480, help="pixels a side of the crops (default 480)")
+    parser.add_argument("--base", type=int, default=520, help="short side before scaling (default 520)")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
     torch.manual_seed(0)
     names = list(FastDataset(args.dataset, "all").manifest.splits)
     train = loader(args, "train" if "train" in names else "all", augmented(args.size, args.base))
@@ -57,9 +69,8 @@ def augmented(size: int, base: int) -> list[T.Transform]:
 
 def loader(args: argparse.Namespace, split: str, transform: list[T.Transform]) -> FastLoader:
     """Batches of a split: dictionaries with "image" and the mask."""
-    limit = args.limit and (lambda columns: columns.index < args.limit)
     return FastLoader(
-        FastDataset(args.dataset, split, fields=["image", args.mask], filter=limit),
+        FastDataset(args.dataset, split, fields=["image", args.mask]),
         args.batch_size,
         shuffle=True,
         transform=transform,
@@ -99,22 +110,6 @@ def network(classes: int, width: int) -> nn.Module:
         layers += [convolution, nn.BatchNorm2d(outputs * width), nn.ReLU()]
         inputs = outputs * width
     return nn.Sequential(*layers, nn.Conv2d(inputs, classes, 1))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a network that names each pixel.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote with masks")
-    parser.add_argument("--mask", default="seg.png", help="the field with the mask (default seg.png)")
-    parser.add_argument("--classes", type=int, default=21, help="0 to this, less one, are classes (default 21)")
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--size", type=int, default=480, help="pixels a side of the crops (default 480)")
-    parser.add_argument("--base", type=int, default=520, help="short side before scaling (default 520)")
-    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default 32)")
-    parser.add_argument("--lr", type=float, default=0.02)
-    parser.add_argument("--limit", type=int, help="use only so many images of each split")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -70,10 +70,8 @@ class Classifier(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-            layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
-        self.network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+        layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.network = nn.Sequential(*layers, nn.Linear(32, classes))
 
     def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = self.network(pixel_values)
@@ -87,7 +85,18 @@ def accuracy(outcome: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description="Train with the Trainer of Hugging Face transformers.")
+    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
+    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
+    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    args = parser.parse_args()
+
     dataset = FastDataset(args.dataset, args.split, fields=["image", "label"])
     settings = TrainingArguments(
         output_dir=str(args.checkpoints),
@@ -95,7 +104,7 @@ def main() -> None:
         save_steps=args.save_every,
         per_device_train_batch_size=args.batch_size,
         per_device_eval_batch_size=args.batch_size,
-        learning_rate=args.lr,
+        learning_rate=1e-3,
         use_cpu=args.cpu,
         ignore_data_skip=True,
         report_to="none",
@@ -112,21 +121,6 @@ def main() -> None:
     trainer.size = args.size
     trainer.train(resume_from_checkpoint=args.resume)
     print(trainer.evaluate())
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train with the Trainer of Hugging Face transformers.")
-    parser.add_argument("dataset", help="what `iofast pack` wrote, or a folder of class folders")
-    parser.add_argument("--split", help="one of the dataset's splits, where it has several")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all (default 100)")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints (default 50)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank (default 64)")
-    parser.add_argument("--size", type=int, default=224, help="pixels a side (default 224)")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--cpu", action="store_true", help="leave the GPUs alone")
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder to save in")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

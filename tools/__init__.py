@@ -1,1 +1,1 @@
-"""Scripts of the repository, not shipped: sample images, the demo, wheels, long runs."""
+"""Scripts of the repository, not shipped: sample images, wheels, long runs."""

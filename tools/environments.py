@@ -46,6 +46,11 @@ class Environment:
             stamp.write_text(wanted)
         return self.folder / "bin" / "python"
 
+    def pinned(self, package: str) -> str:
+        """The version of a package that the requirements name; "" without one."""
+        wanted = (each.partition("==") for each in (*self.requirements, *self.alone))
+        return next((version for name, _, version in wanted if name == package), "")
+
     def versions(self) -> dict[str, str]:
         """What is installed: package to version."""
         program = (

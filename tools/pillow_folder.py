@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
-MEAN, STD = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1), torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 Files = Sequence[tuple[Path, int]]  # with labels
 
 
@@ -46,11 +45,6 @@ def augmented(image: Image.Image, size: int = 224) -> torch.Tensor:
     if random.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
-
-
-def normalised(image: Image.Image, size: int) -> torch.Tensor:
-    """The same of the upright image, as normalised float32."""
-    return augmented(ImageOps.exif_transpose(image), size).float().div_(255).sub_(MEAN).div_(STD)
 
 
 def box(width: int, height: int) -> tuple[int, int, int, int]:

@@ -1,11 +1,9 @@
-"""Make photograph-like sample images in class folders, for the demo, the tests and benchmarks.
+"""Make photograph-like sample images in class folders, for `make demo`, the tests and benchmarks.
 
     python -m tools.sample_photographs DST [--per-class 150] [--val 30] [--seed 0]
 
 Writes DST/train/<class>/*.jpg and DST/val/<class>/*.jpg: about 500 x 375 pixels, JPEG quality around 90, some upright,
 a few with an EXIF orientation, progressive or gray, as in folders of photographs. The same seed makes the same images.
-If scikit-image is installed, its photographs give further classes: random crops, which share no pixel between train and
-val.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from tqdm import tqdm
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 
 SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (640, 480), (333, 500), (768, 576))  # width, height
-REAL = {"astronaut": "astronaut.png", "cat": "chelsea.png", "coffee": "coffee.png", "rocket": "rocket.jpg"}
 
 
 @dataclass(frozen=True)
@@ -37,39 +34,24 @@ class Shot:
 
     target: Path
     name: str  # the class
-    split: str
     seed: tuple[int, int]  # of the whole set, and this image's number
 
 
 def shots(root: Path, per_class: int, val: int, seed: int) -> list[Shot]:
     """All images in order: `per_class` images to train on and `val` to evaluate with, per class."""
-    classes, counts = sorted([*SCENES, *real_photographs()]), {"train": per_class, "val": val}
-    images = [(split, name, i) for split, count in counts.items() for name in classes for i in range(count)]
+    counts = {"train": per_class, "val": val}
+    images = [(split, name, i) for split, count in counts.items() for name in sorted(SCENES) for i in range(count)]
     return [
-        Shot(root / split / name / f"{name}_{i:04d}.jpg", name, split, (seed, number))
+        Shot(root / split / name / f"{name}_{i:04d}.jpg", name, (seed, number))
         for number, (split, name, i) in enumerate(images)
     ]
-
-
-@cache
-def real_photographs() -> dict[str, Path]:
-    """Class -> file of the photographs that scikit-image bundles; empty if it is not installed."""
-    try:
-        import skimage
-    except ImportError:
-        return {}
-    folder = Path(skimage.__file__).parent / "data"
-    return {name: folder / file for name, file in REAL.items() if (folder / file).exists()}
 
 
 def take(shot: Shot) -> Path:
     """Make one image and write it."""
     rng = np.random.default_rng(shot.seed)
-    if shot.name in SCENES:
-        width, height = SIZES[rng.integers(len(SIZES))]
-        pixels = photograph(shot.name, Camera(rng, _surfaces(shot.seed[0]), height, width))
-    else:
-        pixels = _crop(rng, _real(shot.name), shot.split)
+    width, height = SIZES[rng.integers(len(SIZES))]
+    pixels = photograph(shot.name, Camera(rng, _surfaces(shot.seed[0]), height, width))
     shot.target.parent.mkdir(parents=True, exist_ok=True)
     shot.target.write_bytes(jpeg(rng, pixels))
     return shot.target
@@ -96,24 +78,6 @@ def jpeg(rng: np.random.Generator, pixels: NDArray[np.uint8]) -> bytes:
 @cache
 def _surfaces(seed: int) -> Surfaces:
     return Surfaces(seed)
-
-
-@cache
-def _real(name: str) -> Image.Image:
-    return Image.open(real_photographs()[name]).convert("RGB")
-
-
-def _crop(rng: np.random.Generator, image: Image.Image, split: str) -> NDArray[np.uint8]:
-    """A random part of the left two thirds (train) or the right third (val), resized to about 500 pixels."""
-    edge = image.width * 2 // 3
-    left, right = (0, edge) if split == "train" else (edge, image.width)
-    width = rng.integers((right - left) // 2, right - left + 1)
-    height = min(int(width * rng.uniform(0.75, 1.33)), image.height)
-    x, y = rng.integers(left, right - width + 1), rng.integers(0, image.height - height + 1)
-    scale = 450 / max(width, height)
-    size = (round(width * scale), round(height * scale))
-    part = image.resize(size, Image.Resampling.BICUBIC, (int(x), int(y), int(x + width), int(y + height)))
-    return np.asarray(part, np.uint8)
 
 
 def make(root: Path, per_class: int = 150, val: int = 30, seed: int = 0, *, quiet: bool = False) -> list[Path]:

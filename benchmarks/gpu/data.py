@@ -23,8 +23,8 @@ from PIL import Image
 from benchmarks.gpu import record
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.parts import DONE
-from benchmarks.photographs import files_in, pack, place
-from iofast import FastDataset, open_reader, open_writer
+from benchmarks.photographs import files_in, pack, place, unpacked
+from iofast import FastDataset, open_writer
 from tools.scenes import SCENES, Camera, Surfaces, photograph
 
 PHOTOGRAPHS, FEW = 2048, 32  # different ones; an epoch has each as often as it needs
@@ -42,7 +42,7 @@ def run(job: Job, photos: Path | None = None) -> None:
     for name, options in (("packed.lmdb", ()), ("rgb.lmdb", ("--format", "rgb"))):
         if not (job.data / name).exists():  # else it is whole: of an earlier run that was stopped
             job.attempt(name, partial(pack, originals, job.data / name, 256, *options))
-    job.attempt("files", partial(as_files, packed, job.data / "files"))
+    job.attempt("files", partial(unpacked, packed, job.data / "files"))
     for name, what in (("originals", "original photographs"), ("packed.lmdb", "packed photographs")):
         job.attempt(f"what {name} holds", partial(described, job, name, what))
     if not record.read(job.log)[1]:
@@ -75,15 +75,9 @@ def photographs(job: Job, folder: Path, count: int) -> int:
 
 
 def in_time(folder: Path, end: float, number: int) -> bool:
-    """Make photograph `number`, unless it is too late; whether it was made."""
+    """Make photograph `number` and write it, unless it is too late; whether it was made."""
     if time.monotonic() >= end:
         return False
-    one(folder, number)
-    return True
-
-
-def one(folder: Path, number: int) -> None:
-    """Make photograph `number` and write it."""
     rng = np.random.default_rng((7, number))
     name = sorted(SCENES)[number % len(SCENES)]
     width, height = SIZES[number // len(SCENES) % len(SIZES)]
@@ -91,6 +85,7 @@ def one(folder: Path, number: int) -> None:
     target = folder / name / f"{number:05d}.jpg"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(jpeg(pixels, width * height * BYTES_A_PIXEL * float(np.exp(rng.normal(0, SPREAD)))))
+    return True
 
 
 def jpeg(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], wanted: float) -> bytes:
@@ -114,15 +109,6 @@ def link(photos: Path, folder: Path, count: int) -> int:
         target.unlink(missing_ok=True)
         target.symlink_to(files[number].resolve())
     return len(chosen)
-
-
-def as_files(container: Path, folder: Path) -> None:
-    """The container's JPEGs in class folders."""
-    with open_reader(container) as reader:
-        for index, label in enumerate(reader.locate(np.arange(len(reader))).label.tolist()):
-            path = folder / f"{label:04d}" / f"{index:07d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(bytes(reader.view(index)))
 
 
 def small(container: Path, count: int) -> None:

@@ -89,25 +89,19 @@ class Job:
 
     def attempt(self, what: str, run: Callable[[], None]) -> None:
         """Call `run` if time is left. If it fails, note the reason; the part continues."""
+        if self.left() <= 0:
+            self.lacks(what, "the part's time was used up")
+            return
         try:
-            if self.left() <= 0:
-                raise LateError("the part's time was used up")
             run()
         except Exception as error:  # of any library, driver or device
-            if not isinstance(error, LateError):
-                traceback.print_exc()
+            traceback.print_exc()
             self.lacks(what, reason(error))
-
-
-class LateError(Exception):
-    """No time is left."""
 
 
 def reason(error: BaseException) -> str:
     """An exception's kind and message."""
     message = str(error).strip()
-    if isinstance(error, LateError):
-        return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

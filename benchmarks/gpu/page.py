@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import measure
 from benchmarks.gpu.parts import PARTS, Part
-from benchmarks.gpu.record import Figure, Outcome, written
+from benchmarks.gpu.record import Outcome, written
 from tools import machine
 
 PACKAGES = ("torchvision", "cuda-bindings")
@@ -52,7 +52,11 @@ def asked(outcomes: Mapping[str, Outcome]) -> str:
     rows = []
     for part in PARTS:
         figures = outcomes.get(part.name, Outcome()).figures
-        rows += [row(figure, asks=True) for figure in figures if figure.met is not None]
+        rows += [
+            [figure.name, written(figure.value, figure.unit), figure.asked, MET[figure.met]]
+            for figure in figures
+            if figure.met is not None
+        ]
         rows += [
             [ask, "not measured", "", "**no**"]
             for ask in part.asks
@@ -61,15 +65,9 @@ def asked(outcomes: Mapping[str, Outcome]) -> str:
     return measure.table(("", "found", "asked", "met"), rows)
 
 
-def row(figure: Figure, *, asks: bool) -> list[str]:
-    """A figure in a table."""
-    cells = [figure.name, written(figure.value, figure.unit)]
-    return [*cells, figure.asked, MET[bool(figure.met)]] if asks else cells
-
-
 def part_section(part: Part, outcome: Outcome, *, quick: bool) -> str:
     """All figures of a part."""
-    rows = [row(figure, asks=False) for figure in outcome.figures]
+    rows = [[figure.name, written(figure.value, figure.unit)] for figure in outcome.figures]
     figures = measure.table(("", "found"), rows) if rows else "No figures."
     limit = part.time(quick=quick)
     return f"\n## {part.title}\n\n{figures}\n\n{outcome.seconds:.0f} of {limit:.0f} s. {outcome.ended}".rstrip() + "\n"

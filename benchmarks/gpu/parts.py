@@ -52,4 +52,3 @@ PARTS = tuple(
     )
 )
 NAMES = tuple(part.name for part in PARTS)
-MODULES = (*NAMES, "sanitized")

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from benchmarks.gpu.clock import rate
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.networks import networks, training
 from iofast.beside import Step, beside
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -20,7 +20,7 @@ ALLOWED = 0.003
 ASKED = "ResNet-50"
 STEPS = {"ResNet-18": 80, "ResNet-50": 40}
 SECONDS = 3.0
-IMAGES = 400_000
+IMAGES, CLASSES = 400_000, 1000
 
 OURS = {"FastLoader, packed": "packed.lmdb", "FastLoader, originals": "originals"}
 THEIRS = {"ImageFolder + DataLoader, packed as files": "files", "ImageFolder + DataLoader, originals": "originals"}
@@ -88,3 +88,40 @@ def on_gpu(job: Job) -> Iterator[Any]:
         images = io.decode_jpeg(jpegs, mode=io.ImageReadMode.RGB, device=job.device)
         labels = torch.tensor([int(name.parent.name) for name in names])
         yield torch.stack([crop(image) for image in images]), labels
+
+
+def networks(job: Job) -> dict[str, Callable[[], nn.Module]]:
+    """torchvision's ResNets; three convolutions without torchvision and in a quick run."""
+    try:
+        models: Any = importlib.import_module("torchvision.models")
+    except Exception as error:  # built for another torch, it raises anything
+        job.lacks("ResNet-18 and ResNet-50", f"torchvision cannot be imported: {error}")
+        return {"three convolutions": convolutions}
+    if job.quick:
+        return {"three convolutions": convolutions}
+    return {"ResNet-50": models.resnet50, "ResNet-18": models.resnet18}
+
+
+def convolutions() -> nn.Module:
+    """The smallest network that trains."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+def training(job: Job, network: Callable[[], nn.Module]) -> Step:
+    """Forward, backward, an update by SGD; batches are moved to the device."""
+    torch.backends.cudnn.benchmark = True
+    model = network().to(job.device, torch.bfloat16, memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(batch: Any) -> None:
+        images, labels = (each.to(job.device, non_blocking=True) for each in batch)
+        images = images.to(torch.bfloat16, memory_format=torch.channels_last)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step

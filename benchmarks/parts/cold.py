@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS
-from benchmarks.slow_device import evict
+from benchmarks.slow_device import evict, fill
 from iofast import FastDataset, FastLoader
 from iofast.order import Blocks, Mode, Shuffled
 
@@ -40,23 +40,17 @@ def read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])
 
 
-def sequential(path: Path, *, cold: bool = True) -> float:
-    """Bytes a second of the file, read from its start to its end."""
-    if cold:
-        evict(path)
-    start, piece = time.perf_counter(), bytearray(1 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(piece):
-            pass
+def sequential(path: Path) -> float:
+    """Bytes a second of the evicted file, read from its start to its end."""
+    evict(path)
+    start = time.perf_counter()
+    fill(path)
     return path.stat().st_size / (time.perf_counter() - start)
 
 
 def loaded(path: Path, mode: Mode, *, readahead: bool, given: list[float], cold: bool = True) -> float:
     """Payload bytes a second in one new epoch. Adds to `given` the device's bytes for each of them."""
-    if cold:
-        evict(path)
-    else:
-        sequential(path, cold=False)
+    (evict if cold else fill)(path)
     total = int(photographs.payload_lengths(path).sum())
     dataset = FastDataset(path)
     seed = time.perf_counter_ns()
@@ -87,8 +81,10 @@ def contenders(path: Path, given: Given) -> dict[str, Callable[[], float]]:
     return {DEVICE: partial(sequential, path), **loaders}
 
 
-def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str:
-    """One device's table, and whether it meets the goal."""
+def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> str:
+    """Run all contenders on the device as it is now: its table, and whether it meets the goal."""
+    given: Given = {}
+    figures = measure.in_turn(contenders(path, given), rounds, repeats)
     limits = [min(pair) for pair in zip(figures[DEVICE], figures[WARM], strict=True)]
     rows = [
         [
@@ -105,12 +101,6 @@ def part(title: str, figures: measure.Figures, given: Given, mean: float) -> str
     header += ("of the lesser of device and warm",)
     verdict = f"Block-local order with readahead, cold: {share:.2f} of the lesser of both; asked: {ASKED:.2f}."
     return f"## {title}\n\n{measure.table(header, rows)}\n\n{verdict}\n"
-
-
-def measured(path: Path, mean: float, rounds: int, repeats: int, title: str) -> str:
-    """Run all contenders on the device as it is now; a section of the page."""
-    given: Given = {}
-    return part(title, measure.in_turn(contenders(path, given), rounds, repeats), given, mean)
 
 
 def cold(bench: measure.Bench) -> None:

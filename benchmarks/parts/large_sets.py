@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from iofast.record import key_width
 IMAGE_BYTES = 110_000  # of a shard, for each image: those of ImageNet's
 CLASSES = 1000
 ROUNDS = 3
-READER, FIRST, FIRST_COLD, TARGETS = "open_reader, one record", "first batch", "first batch, index cold", "targets"
+READER, FIRST, TARGETS = "open_reader, one record", "first batch", "targets"
 BATCH, BATCHES = 256, 32  # batches of a shuffled epoch whose images are there: the loader reads ahead
 
 _OFFSET = 512  # of the JPEG in each shard, behind a tar header
@@ -63,12 +64,7 @@ class SyntheticSet:
         (folder / (self.path.name + MANIFEST_SUFFIX)).write_bytes(self.manifest.to_json())
         self._write_shards(folder, set((self._read // per).tolist()))
         self.seconds, self.index_bytes = time.perf_counter() - start, path.stat().st_size
-        self.disk = sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder) if str(count) in entry.name)
-
-    def remove(self) -> None:
-        """Remove all files."""
-        for file in self.path.parent.glob(f"large-{self.count}*"):
-            file.unlink()
+        self.disk = sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder))
 
     def _write_index(self, path: Path) -> dict[str, str]:
         """Write the index; the checksums of its columns."""
@@ -125,18 +121,18 @@ def section(folder: Path, counts: Sequence[int]) -> str:
     """The section on synthetic sets."""
     facts, rows = [], []
     for count in counts:
-        made = SyntheticSet(folder, count)
+        made = SyntheticSet(Path(tempfile.mkdtemp(dir=folder)), count)
         manifest = made.path.with_name(f"{made.path.name}.manifest").stat().st_size
         facts.append(
             f"- {count:,} images: {len(made.manifest.shards):,} shards of 1 GB, a manifest of {manifest / 1e6:.1f} MB, "
             f"an index of {made.index_bytes / 1e9:.2f} GB ({made.index_bytes / count:.1f} bytes a record); "
             f"made in {made.seconds:.0f} s, {made.disk / 1e9:.1f} GB on the disk"
         )
-        for what in (READER, FIRST, FIRST_COLD, TARGETS):
-            taken = [_process(what, made.path) for _ in range(ROUNDS)]
+        for what in (READER, FIRST, TARGETS):
+            taken = [measure.in_process("benchmarks.parts.large_sets", what, made.path) for _ in range(ROUNDS)]
             seconds, memory = map(list, zip(*taken, strict=True))
             rows.append([what, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory, 0)])
-        made.remove()
+        shutil.rmtree(made.path.parent)
     table = measure.table(("", "images", "s: median (least – most)", "MiB more: median (least – most)"), rows)
     return f"""
 ## Large sets
@@ -146,23 +142,11 @@ def section(folder: Path, counts: Sequence[int]) -> str:
 Sets with the field jpg, {IMAGE_BYTES:,} bytes of a shard for each image, in {ROUNDS} fresh processes
 each that have imported everything. Shards are sparse files; the sampled images are one JPEG of 500 x 375 pixels in each
 shard. A first batch is {BATCH} images of 224 x 224 pixels of a shuffled epoch, from `FastLoader(…)` on, with the
-dataset open; the loader reads further batches ahead. Cold: the index is not in the page cache. `targets` is
-`FastDataset.labels()`, which reads the columns of labels alone.
+dataset open; the loader reads further batches ahead. `targets` is `FastDataset.labels()`, which reads the columns of
+labels alone.
 
 {chr(10).join(facts)}
 """
-
-
-def _process(what: str, path: Path) -> tuple[float, float]:
-    """Seconds, and MiB that the process grew by, in a fresh process."""
-    if what == FIRST_COLD:
-        fd = os.open(f"{path}.index", os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-    command = [sys.executable, "-m", "benchmarks.parts.large_sets", what, str(path)]
-    seconds, mebibytes = map(float, subprocess.check_output(command, text=True).split())
-    return seconds, mebibytes
 
 
 def main(what: str, path: str) -> None:
@@ -171,19 +155,22 @@ def main(what: str, path: str) -> None:
     from iofast import transforms as T
 
     dataset = None if what == READER else FastDataset(path)
-    before, start = measure.pss(), time.perf_counter()
-    if dataset is None:
-        reader = open_reader(path)
-        kept: object = reader, reader.view(_first(len(reader), 1)[0])
-    elif what == TARGETS:
-        kept = dataset.labels()
-    else:
-        loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
-        kept = next(iter(loader))
-        if loader.failures:
-            raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
-    print(time.perf_counter() - start, (measure.pss() - before) / 1024)
-    del kept
+    kept: list[object] = []
+
+    def take() -> None:
+        if dataset is None:
+            reader = open_reader(path)
+            kept.extend((reader, reader.view(_first(len(reader), 1)[0])))
+        elif what == TARGETS:
+            kept.append(dataset.labels())
+        else:
+            loader = FastLoader(dataset, BATCH, shuffle=True, num_workers=2, transform=[T.RandomResizedCrop(224)])
+            kept.append(next(iter(loader)))
+            if loader.failures:
+                raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
+
+    seconds, grown = measure.grown(take)
+    print(seconds, grown / 1024)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ in two worker processes. Then ColorJitter by other libraries, in functions that 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def functions(container: Path) -> Iterator[tuple[str, Callable[[], float]]]:
     """ColorJitter of ours, and of the libraries that are installed, in the loader's functions."""
     yield OURS, fast(container, [*CROP, T.ColorJitter(*JITTER)], dtype=torch.float32)
     own: dict[str, Any] = {"transform": CROP, "dtype": torch.float32}
-    if (library := installed("albumentations")) is not None:
+    if find_spec("albumentations"):
+        library: Any = import_module("albumentations")
         jitter = library.ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=1)
 
         def jittered(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
@@ -115,15 +117,8 @@ def functions(container: Path) -> Iterator[tuple[str, Callable[[], float]]]:
         theirs = v2.ColorJitter(*JITTER)
         mapped = lambda sample, _: sample | {"image": theirs(sample["image"])}  # noqa: E731
         yield "torchvision v2 in map_sample", few(container, map_sample=mapped, **own)
-    if (kornia := installed("kornia")) is not None:
+    if find_spec("kornia"):
+        kornia: Any = import_module("kornia")
         batchwise = kornia.augmentation.ColorJitter(*JITTER, p=1.0)
         mapped = lambda batch: (batchwise(batch[0]), batch[1])  # noqa: E731
         yield "kornia in map_batch", few(container, map_batch=mapped, **own)
-
-
-def installed(name: str) -> Any:
-    """A module, None if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None

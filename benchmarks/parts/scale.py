@@ -14,9 +14,7 @@ from __future__ import annotations
 import gc
 import itertools
 import statistics
-import subprocess
 import sys
-import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +27,7 @@ CONTAINERS = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
 COUNTS = (1_000, 100_000, 10_000_000)
 LARGE = (100_000_000, 1_000_000_000)
 READER, DATASET = "open_reader, one record", "FastDataset, one sample"
+in_process = partial(measure.in_process, "benchmarks.parts.scale")
 HEADER = ("", "records", "ms: median (least – most)", "times", "MiB: median (least – most)", "times", "KiB more")
 
 
@@ -84,12 +83,6 @@ def rows_of(paths: list[Path], rounds: int, whole: measure.Figures) -> list[list
     return rows
 
 
-def in_process(what: str, path: Path) -> list[float]:
-    """What one of the functions below prints in a fresh process."""
-    output = subprocess.check_output([sys.executable, "-m", "benchmarks.parts.scale", what, str(path)], text=True)
-    return [float(word) for word in output.split()]
-
-
 def write(path: Path) -> None:
     """Write as many records as the file's name says."""
     from iofast import open_writer
@@ -116,16 +109,13 @@ def take_sample(path: Path) -> object:
 def main(what: str, path: Path) -> None:
     """In a fresh process: print milliseconds of opening and sample, MiB of the process, KiB of growth."""
     if what == "write":
-        return write(path)
+        write(path)
+        return
     take = take_record if what == "take_record" else take_sample
     kept: list[object] = [take(path.with_name(f"1{path.suffix}"))]  # imports; code that runs once
     gc.collect()
-    before, start = measure.pss(), time.perf_counter()
-    kept.append(take(path))
-    seconds = time.perf_counter() - start
-    after = measure.pss()
-    print(1e3 * seconds, after / 1024, after - before)
-    return None
+    seconds, grown = measure.grown(lambda: kept.append(take(path)))
+    print(1e3 * seconds, measure.pss() / 1024, grown)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,31 @@
 """How long does listing a million files take, or a manifest of 10^8 lines, and how much memory?
 
-A tree of empty files in class folders is scanned in fresh processes. Peak memory is the rise of the process's resident
-set during the scan, sorting included.
-
-Then a Parquet file and a JSON lines file with path, label, split and caption: the first part of a packing run lists the
-images, permutes them, takes their fingerprint and stores the listing; each other part opens the saved listing and
-reads its rows, here 1,000. Memory is the peak of what belongs to the process alone (`RssAnon`), without pages of files.
-The whole part takes 40 minutes and 45 GB of disk.
+A tree of empty files in class folders, and a Parquet file and a JSON lines file with path, label, split and caption,
+are listed in fresh processes, sorting included. Memory is what belongs to the process alone (`RssAnon`), without pages
+of files: its peak, and what it keeps. The whole part takes half an hour and 20 GB of disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import resource
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
 from benchmarks import measure
+from tools.processes import sampled
 
 CLASSES = 1000
 MANIFESTS = {"Parquet": "m.parquet", "JSON lines": "m.jsonl"}
 ROWS = 1 << 17  # that are made at once
 LOOK = 0.02  # seconds between two looks at the memory
-READ = 1000  # rows that are read from the saved listing
+HEADER = ("", "seconds: median (least – most)", "files or lines/s", "bytes each, peak", "kept", "of it paths")
 
 
-def make_tree(root: Path, files: int) -> None:
+def make_tree(root: Path, files: int) -> Path:
     """Make `files` empty files named as in ImageNet, spread evenly over class folders."""
     for label in tqdm(range(CLASSES), unit=" folders", desc="making the tree"):
         name = f"n{1440764 + 7919 * label:08d}"
@@ -43,26 +34,7 @@ def make_tree(root: Path, files: int) -> None:
         for number in range(label * files // CLASSES, (label + 1) * files // CLASSES):
             os.close(os.open(f"{name}_{number}.JPEG", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=folder))
         os.close(folder)
-
-
-def scan_once(root: Path) -> None:
-    """Scan in this fresh process; print seconds, images, bytes of paths, peak and kept bytes beyond paths."""
-    import numpy as np  # noqa: F401  (its memory is not the scan's)
-
-    from iofast.source.scan import scan as scan_folder
-
-    before_peak, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, resident()
-    start = time.perf_counter()
-    source = scan_folder(root)
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_peak
-    paths = len(source.paths.blob) - len(source)
-    print(seconds, len(source), paths, peak - paths, resident() - before - paths)
-
-
-def resident() -> int:
-    """Bytes of this process that lie in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return root
 
 
 def make_manifests(folder: Path, lines: int) -> None:
@@ -91,108 +63,44 @@ def row(number: int) -> dict[str, object]:
     }
 
 
-@dataclass
-class Taken:
-    """Seconds of a block, and the peak of the process's own memory (bytes) beyond that before it."""
-
-    seconds: float = 0.0
-    memory: int = 0
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[Taken]:
-    """Watch this process; the result is complete after the block."""
-    taken, stopped = Taken(), threading.Event()
-    before, start = anonymous(), time.perf_counter()
-
-    def watch() -> None:
-        while not stopped.wait(LOOK):
-            taken.memory = max(taken.memory, anonymous() - before)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield taken
-    finally:
-        taken.seconds = time.perf_counter() - start
-        stopped.set()
-        thread.join()
-
-
 def anonymous() -> int:
     """Bytes in memory that are this process's own, not pages of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def plan_once(manifest: Path) -> None:
-    """List, permute, fingerprint and store in this fresh process; print seconds of listing and of all, and bytes."""
-    from iofast.containers import columns
-    from iofast.source import saved
-    from iofast.source.scan import scan as scan_list
-
-    with watched() as whole:
-        start = time.perf_counter()
-        source = scan_list(manifest)
-        listing = time.perf_counter() - start
-        source = source.shuffled(1)
-        source.fingerprint()
-        columns.store(manifest.with_suffix(".index"), *saved.taken_apart(source))
-    print(listing, whole.seconds, whole.memory)
-
-
-def open_once(manifest: Path) -> None:
-    """Open the saved listing in this fresh process and read some rows; print seconds and bytes."""
-    from iofast.containers import columns
-    from iofast.source import saved
-
-    with watched() as taken:
-        members, arrays = columns.load(manifest.with_suffix(".index"), checked=False)
-        source = saved.value_of(members, arrays)
-        for index in range(len(source) // 2, len(source) // 2 + READ):
-            source.path(index), source.label(index), source.extra(index)
-    print(taken.seconds, taken.memory)
-
-
-def in_process(what: str, path: Path) -> list[float]:
-    """What one of the functions above prints in a fresh process."""
-    output = subprocess.check_output([sys.executable, "-m", "benchmarks.parts.scan", what, str(path)], text=True)
-    return [float(word) for word in output.split()]
-
-
 def scan(bench: measure.Bench) -> None:
     """The part `scan`."""
-    files, lines = bench.size(1_000_000, 5000), bench.size(100_000_000, 5000)
-    scanned, planned = [], []
+    files, lines, rows = bench.size(1_000_000, 5000), bench.size(100_000_000, 5000), []
     with bench.folder() as name:
-        make_tree(tree := Path(name, "tree"), files)
-        for run in range(bench.rounds(3)):
-            seconds, count, paths, peak, kept = in_process("scan_once", tree)
-            sizes = (f"{paths / count:.1f}", f"{peak / count:.0f}", f"{kept / count:.0f}")
-            scanned.append((str(run + 1), f"{seconds:.2f}", f"{count / seconds:,.0f}", *sizes))
         make_manifests(Path(name), lines)
-        for kind, manifest in MANIFESTS.items():
-            listing, whole, memory = in_process("plan_once", Path(name, manifest))
-            opening, more = in_process("open_once", Path(name, manifest))
-            times = (f"{listing:,.0f}", f"{lines / listing:,.0f}", f"{whole - listing:,.1f}")
-            planned.append((kind, *times, f"{memory / 1e6:,.0f}", f"{opening * 1e3:,.0f}", f"{more / 1e6:,.1f}"))
-    header = ("run", "seconds", "files/s", "path, bytes per file", "peak beyond it", "kept beyond it")
-    columns = ("manifest", "s to list", "lines/s", "s to permute and store", "MB", "ms of a further part", "MB of it")
-    bench.publish(f"""# Scanning {files:,} empty files in {CLASSES:,} class folders
+        sources = {f"{files:,} files in {CLASSES:,} folders": (make_tree(Path(name, "tree"), files), bench.rounds(3))}
+        sources |= {f"{lines:,} lines, {kind}": (Path(name, file), 1) for kind, file in MANIFESTS.items()}
+        for what, (path, rounds) in sources.items():
+            runs = [measure.in_process("benchmarks.parts.scan", path) for _ in range(rounds)]
+            seconds, counts, *memory = zip(*runs, strict=True)
+            sizes = (f"{max(each) / counts[0]:.1f}" for each in memory)
+            rows.append((what, measure.spread(seconds, 2), f"{counts[0] / min(seconds):,.0f}", *sizes))
+    bench.publish(f"""# Listing a folder and manifests
 
-The folders' entries are in the page cache.
+Each line of a manifest has a path, a label, a split and a caption. Folders' entries are in the page cache. Bytes are of
+the process's own memory.
 
-{measure.table(header, scanned)}
-
-# Planning a manifest of {lines:,} lines
-
-Each line has a path, a label, a split and a caption. The first part of a packing run lists the images, permutes them
-(`--shuffle`) and stores the listing; each other part opens it and reads its rows, here {READ:,}. MB are the peak of the
-process's own memory; columns are in files.
-
-{measure.table(columns, planned)}
+{measure.table(HEADER, rows)}
 """)
 
 
+def main(path: Path) -> None:
+    """List in this fresh process; print seconds, images, and bytes: the peak, what is kept, and its paths."""
+    from iofast.source.scan import scan as scan_source
+
+    before = anonymous()
+    with sampled(anonymous, LOOK) as found:
+        start = time.perf_counter()
+        source = scan_source(path)
+        seconds = time.perf_counter() - start
+    print(seconds, len(source), max(found) - before, found[-1] - before, len(source.paths.blob))
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

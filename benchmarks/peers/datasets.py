@@ -54,8 +54,9 @@ def as_tensors(batch: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> tuple[torc
 
 def pillow_loader(files: Files, batch_size: int, workers: int) -> DataLoader[Any]:
     """Pillow, one sample at a time; workers stay alive between epochs."""
-    options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "persistent_workers": True}
-    return DataLoader(PillowFiles(files, augmented), batch_size, **options)
+    return DataLoader(
+        PillowFiles(files, augmented), batch_size, shuffle=True, num_workers=workers, persistent_workers=True
+    )
 
 
 def simplejpeg_loader(

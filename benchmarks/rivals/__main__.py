@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
 from benchmarks.rivals.cases import CASES, Case
-from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS, Contender
+from benchmarks.rivals.contenders import CONTENDERS, OWN, Contender
 from benchmarks.rivals.page import page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, pack
@@ -45,13 +45,8 @@ def data_of(contender: Contender, case: Case, folder: Path) -> Path:
         return folder / ("originals.blob" if case.source == "originals" else "plain")
     made = folder / f"{contender.name}.{contender.reads}"
     if not made.exists():
-        pack(command(contender), files, made, Options(contender.variant, str(files), case.wanted, 2))
+        pack(contender.command, files, made, Options(contender.variant, str(files), case.wanted, 2))
     return made
-
-
-def command(contender: Contender) -> tuple[Path, Path]:
-    """The words that begin a contender's command line. Raises `Missing`."""
-    return contender.python, PEERS / contender.script
 
 
 def started(
@@ -64,7 +59,7 @@ def started(
             data = data_of(contender, case, folder)
             more = {"is_trained": case.is_trained, "is_cold": case.is_cold}
             wanted = Options(contender.variant, str(data), case.wanted, case.workers or workers, **more)
-            made = Running(command(contender), wanted, folder / f"{contender.label}.log")
+            made = Running(contender.command, wanted, folder / f"{contender.label}.log")
             stack.callback(made.close)
             running[contender.label] = made
         except (Missing, ContenderError) as error:
@@ -123,7 +118,7 @@ def main() -> None:
         for each in CONTENDERS
         if not given.only or each.label.startswith("iofast") or any(word in each.label for word in given.only)
     ]
-    with photographs.workplace(given.photos, None, 4 if given.quick else 150) as (folder, photos):
+    with photographs.workplace(given.photos, None, 4 if given.quick else 250) as (folder, photos):
         count = QUICK if given.quick else EPOCH
         container = photographs.pack(photographs.link(photos, folder / "copies", count), folder / "packed.lmdb")
         plain(container, folder)

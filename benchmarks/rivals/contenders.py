@@ -60,9 +60,8 @@ class Contender(NamedTuple):
     @property
     def version(self) -> str:
         """The package with its version, as pinned; of this project's own environment the package alone."""
-        pinned = ENVIRONMENTS.get(self.environment, Environment(FOLDER, ()))
-        wanted = (*pinned.requirements, *pinned.alone)
-        return next((each.replace("==", " ") for each in wanted if each.startswith(f"{self.package}==")), self.package)
+        pinned = "" if self.environment == OWN else ENVIRONMENTS[self.environment].pinned(self.package)
+        return f"{self.package} {pinned}".rstrip()
 
     @property
     def name(self) -> str:
@@ -70,9 +69,10 @@ class Contender(NamedTuple):
         return OWN if self.environment == OWN else self.script.removesuffix("_loop.py")
 
     @property
-    def python(self) -> Path:
-        """The interpreter that runs it. Raises `Missing`."""
-        return Path(sys.executable) if self.environment == OWN else ENVIRONMENTS[self.environment].python()
+    def command(self) -> tuple[Path, Path]:
+        """The words that begin its command line. Raises `Missing`."""
+        own = self.environment == OWN
+        return Path(sys.executable) if own else ENVIRONMENTS[self.environment].python(), PEERS / self.script
 
 
 def _rows(environment: str, script: str, *rows: str) -> Iterator[Contender]:
@@ -148,6 +148,6 @@ CONTENDERS = (
         "limit: full decode, libjpeg-turbo 3.1 | simplejpeg | simplejpeg | files | crop",
         "limit: our resampler alone | iofast | resampler | rgb.lmdb | crop",
         "limit: copying the pixels | iofast | copy | files | crop",
+        "limit: no loader | iofast | memory | files | training",
     ),
-    *_rows(OWN, "memory", "limit: no loader | iofast | same | files | training"),
 )

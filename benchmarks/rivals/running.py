@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import psutil
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.slow_device import evict, files_of, fill
 from tools.environments import ROOT
-from tools.processes import proportional
+from tools.processes import family, memory, sampled
 
 TIMEOUT = 300  # seconds for one run
 _LOOK_S = 0.1  # between two looks at the memory
@@ -55,12 +55,13 @@ class Running:
                 start_new_session=True,
             )
         try:
-            with self._watched() as peak:
+            # looking holds a process up, so only the first run is watched
+            with sampled(lambda: memory(self._process.pid), _LOOK_S) as found:
                 self.first = self._measured()
         except BaseException:  # also a signal: a stopped process would stay for ever
             self.close()
             raise
-        self.peak = max(peak)
+        self.peak = max(found)
 
     def again(self) -> Measured:
         """Run again; before it all its files enter the page cache, or leave it if the run is to be cold.
@@ -111,43 +112,17 @@ class Running:
         assert self._process.stdout is not None
         return next((line for line in self._process.stdout if line.startswith("{")), "")
 
-    def _tree(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._process.pid)
-            return [root, *root.children(recursive=True)]
-        return []
-
     def _used(self) -> tuple[float, int]:
         """Seconds of processor time and bytes of devices, of living processes.
 
         The time is also that of ended ones for which their parents have waited.
         """
         cpu, read = 0.0, 0
-        for each in self._tree():
+        for each in family(self._process.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
                 cpu += sum(each.cpu_times()[:4])
                 read += each.io_counters().read_bytes
         return cpu, read
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[list[int]]:
-        """The memory of the tree in bytes, shared pages counted in part, looked at now and then.
-
-        Looking holds a process up, so only the first run is watched.
-        """
-        peak, end = [0], threading.Event()
-
-        def look() -> None:
-            while not end.wait(_LOOK_S):
-                peak.append(sum(map(proportional, self._tree())))
-
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        try:
-            yield peak
-        finally:
-            end.set()
-            thread.join()
 
 
 def pack(command: Sequence[str | Path], source: Path, target: Path, options: Options) -> None:

@@ -1,6 +1,6 @@
 """The simulated device: runs launches one after the other, each for the time it was given, and publishes its busy time.
 
-    python -m benchmarks.verdicts.device FOLDER [--period US]
+    python -m benchmarks.verdicts.device FOLDER MICROSECONDS    (of a utilisation sample)
 
 A launch starts at the end of the one before it, or when it was launched if that was later, and ends its duration after
 that: the timeline follows from the launches alone, however late this process wakes up. `FOLDER/busy.bin` gets the
@@ -9,7 +9,6 @@ timeline, pairs of monotonic nanoseconds; the stand-in NVML reads the busy share
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import mmap
 import os
@@ -23,7 +22,6 @@ from typing import Final
 
 from benchmarks.verdicts.shared import CLOSING, COMPLETED, HOST, LAUNCHED, READY, WAITERS, Shared
 
-PERIOD_US: Final = 20_000
 _RING: Final = 1024  # samples
 _ENTRY: Final = struct.Struct("<QII")
 _HEAD: Final = struct.Struct("<8sIIQ")
@@ -116,16 +114,13 @@ def _host_lives(pid: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--period", type=int, default=PERIOD_US, help="microseconds of a utilisation sample")
-    arguments = parser.parse_args()
+    folder, period_us = Path(sys.argv[1]), int(sys.argv[2])
     if os.fork():  # a monitor looks through the children of the training process
         sys.exit()
     os.setsid()
     with contextlib.suppress(OSError):
         os.nice(-15)  # a real device does not wait for a processor
-    run(arguments.folder, arguments.period)
+    run(folder, period_us)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Device:
         # No Python function between: in a stack, the waiting line is the program's, as with a real driver.
         self.launch = functools.partial(driver.launch, self.shared.address, min(depth, SLOTS // 2), spin)
         self.synchronize = functools.partial(driver.synchronize, self.shared.address, spin)
-        command = [sys.executable, "-m", "benchmarks.verdicts.device", str(folder), "--period", str(period_us)]
+        command = [sys.executable, "-m", "benchmarks.verdicts.device", str(folder), str(period_us)]
         subprocess.run(command, check=True)
         while not self.shared.words[READY]:
             time.sleep(0.01)

@@ -1,14 +1,14 @@
 """A monitor that watches one program from outside and keeps its observations, so that they can be judged again.
 
-    python -m benchmarks.verdicts.judge PID --seconds 30 --output FILE
+    python -m benchmarks.verdicts.judge PID SECONDS FILE
 
 A process of its own, because the stand-in NVML is found by its environment. `FILE` gets an `Observation` as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,15 +48,5 @@ def observe(pid: int, seconds: float) -> Observation:
     return Observation(since, until, tuple(snapshots), time.process_time() - used)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pid", type=int)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    seen = observe(arguments.pid, arguments.seconds)
-    arguments.output.write_text(json.dumps(kept.plain(seen)))
-
-
 if __name__ == "__main__":
-    main()
+    Path(sys.argv[3]).write_text(json.dumps(kept.plain(observe(int(sys.argv[1]), float(sys.argv[2])))))

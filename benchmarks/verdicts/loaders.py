@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 
 from web_server import web_server
 
-_GROUPS: Final = Path("/sys/fs/cgroup")
+_QUOTA: Final = "cpu.cfs_quota_us"  # one core of the usual 100,000 us
 _DISK_BYTES_PER_S: Final = 60 << 20
 _WEB_BYTES_PER_S, _ANSWER_S = 8 << 20, 0.03
 _START_S: Final = 0.5  # of a worker, in the programs of load "start"
@@ -131,14 +131,16 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if program.extra == "one-core":
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        elif program.extra == "quota":
-            stack.enter_context(_quota(1.0))
-        if program.load == "disk":
-            timed_datasets.blobs(folder / "blobs")
-            try:
+        try:
+            if program.extra == "quota":
+                is_first = (slow_device.GROUPS / "cpu" / _QUOTA).exists()  # the version of control groups
+                quota = ("cpu", _QUOTA, "100000") if is_first else ("", "cpu.max", "100000 100000")
+                stack.enter_context(slow_device.control_group(*quota))
+            if program.load == "disk":
+                timed_datasets.blobs(folder / "blobs")
                 stack.enter_context(slow_device.limited(folder / "blobs", _DISK_BYTES_PER_S))
-            except slow_device.SlowDeviceError as error:
-                raise UnavailableError(str(error)) from None
+        except slow_device.SlowDeviceError as error:
+            raise UnavailableError(str(error)) from None
         if program.load == "store":
             (folder / "port").unlink(missing_ok=True)
             server = subprocess.Popen([sys.executable, "-m", "benchmarks.verdicts.store", str(folder)])
@@ -151,31 +153,3 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
             served = web_server(timed_datasets.stored(folder, _COPIES), _ANSWER_S, _WEB_BYTES_PER_S)
             (folder / "url").write_text(stack.enter_context(served))
         yield
-
-
-@contextlib.contextmanager
-def _quota(cores: float) -> Iterator[None]:
-    """A control group for this process that may use `cores` processors."""
-    version1 = (_GROUPS / "cpu" / "cpu.cfs_quota_us").parent
-    parent = version1 if version1.exists() else _GROUPS
-    group = parent / f"iofast-verdict-{os.getpid()}"
-    try:
-        group.mkdir()
-        if parent is version1:
-            (group / "cpu.cfs_quota_us").write_text(str(int(100_000 * cores)))
-        else:
-            (group / "cpu.max").write_text(f"{int(100_000 * cores)} 100000")
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        raise UnavailableError(f"no control group with a quota can be made (are you root?): {error}") from None
-    try:
-        yield
-    finally:
-        (parent / "cgroup.procs").write_text(str(os.getpid()))
-        for _ in range(100):  # until the workers have ended
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                break
-            time.sleep(0.05)

@@ -64,7 +64,10 @@ class Place:
                 attempt = folder.with_name(f"{folder.name}.{len(found)}")
                 shutil.rmtree(attempt, ignore_errors=True)
                 attempt.mkdir(parents=True)
-                found.append((self._run(program, attempt, inside=inside), attempt))
+                busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
+                self._run_and_watch(program, attempt, inside=inside)
+                others = max(0.0, _busy_s() - busy - (_ours_s() - ours))
+                found.append((others / len(os.sched_getaffinity(0)) / (time.monotonic() - since), attempt))
             shutil.rmtree(folder, ignore_errors=True)
             least, best = min(found)
             (best / _OTHERS).write_text(str(least))
@@ -72,13 +75,6 @@ class Place:
             for _, attempt in found:
                 shutil.rmtree(attempt, ignore_errors=True)
         return load(program, folder, inside=inside)
-
-    def _run(self, program: Program, folder: Path, *, inside: bool) -> float:
-        """Run it in a fresh folder; return the share of the processors' time that other programs used."""
-        busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
-        self._run_and_watch(program, folder, inside=inside)
-        cores = len(os.sched_getaffinity(0))
-        return max(0.0, _busy_s() - busy - (_ours_s() - ours)) / cores / (time.monotonic() - since)
 
     def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> None:
         pages, hidden = self.folder / "runtime", self.folder / "hidden"  # no monitor finds a page in `hidden`
@@ -109,7 +105,8 @@ class Place:
         elif status:
             raise ProgramError(f"{program.name} ended with status {status}: {words[-2000:]}")
         else:
-            (folder / _TRUTH).write_text(json.dumps(asdict(self._truth(folder))))
+            seen = _seen(folder)
+            (folder / _TRUTH).write_text(json.dumps(asdict(truth.read(folder, seen.since, seen.until))))
             (folder / "checkpoint.pt").unlink(missing_ok=True)
 
     def _command(self, program: Program, folder: Path, *, inside: bool) -> list[str]:
@@ -117,10 +114,6 @@ class Place:
         options += ["--seconds", str(self.seconds + AFTER_S), *(["--inside"] if inside else [])]
         options += ["--change", json.dumps(_changes(self.suite, program))]
         return [sys.executable, "-m", "benchmarks.verdicts.program", program.name, *options]
-
-    def _truth(self, folder: Path) -> truth.Truth:
-        seen = _seen(folder)
-        return truth.read(folder, seen.since, seen.until)
 
     def _ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
         until = time.monotonic() + READY_S
@@ -138,8 +131,8 @@ class Place:
             script.write_text(f"gpu 0 name=Simulated ring={folder / 'ring.bin'}\npids 0 {pid}\n")
             paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
             environment |= {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), "NVML_STANDIN": str(script)}
-        command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), "--seconds", str(self.seconds)]
-        command += ["--output", str(folder / _OBSERVED)]
+        command = [sys.executable, "-m", "benchmarks.verdicts.judge", str(pid), str(self.seconds)]
+        command.append(str(folder / _OBSERVED))
         run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
@@ -158,7 +151,8 @@ def place_of(arguments: argparse.Namespace, suite: str) -> Place:
     folder: Path = arguments.folder.resolve()
     if not arguments.resume:
         shutil.rmtree(folder / suite, ignore_errors=True)
-    return Place(suite, folder, build_nvml(folder), arguments.seconds, arguments.repeats)
+    (folder / "nvml").mkdir(parents=True, exist_ok=True)
+    return Place(suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
 
 
 def _changes(suite: str, program: Program) -> dict[str, Any]:
@@ -190,9 +184,3 @@ def _ours_s() -> float:
     """Seconds of this process and of its ended children. The device, which uses 1 %, is not among them."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
-
-
-def build_nvml(folder: Path) -> Path:
-    """Build the stand-in NVML in `folder`."""
-    (folder / "nvml").mkdir(parents=True, exist_ok=True)
-    return build(folder / "nvml")

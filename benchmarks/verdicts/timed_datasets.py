@@ -85,7 +85,7 @@ def shard(folder: Path) -> Path:
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
-    """Small images; subclasses add a cost."""
+    """Small images; subclasses add a cost, in `spend` or in making them."""
 
     def __init__(self, program: Program, folder: Path) -> None:
         self.program, self.folder = program, folder
@@ -95,23 +95,25 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
         return self.program.batches * self.program.batch
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        self.spend(index)
         return torch.zeros(3, 32, 32, dtype=torch.uint8), index % 10
+
+    def spend(self, index: int) -> None:
+        """What a sample costs before it is made."""
 
 
 class Sleeping(Samples):
     """A slow storage: each sample takes time, but no processor."""
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+    def spend(self, _: int) -> None:
         time.sleep(self.item_s)
-        return super().__getitem__(index)
 
 
 class Bursting(Samples):
     """One batch in eight takes ten times as long."""
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+    def spend(self, index: int) -> None:
         time.sleep(self.item_s * (10 if index // self.program.batch % _BURST == 0 else 1))
-        return super().__getitem__(index)
 
 
 class Decoding(Samples):
@@ -150,11 +152,10 @@ class OnDisk(Samples):
         super().__init__(program, folder)
         self.paths = blobs(folder / "blobs")
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+    def spend(self, index: int) -> None:
         with self.paths[index * 5 % len(self.paths)].open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            data = file.read(_BLOB)
-        return super().__getitem__(data[0])
+            file.read(_BLOB)
 
 
 class Stored(Samples):
@@ -164,13 +165,12 @@ class Stored(Samples):
         super().__init__(program, folder)
         self._connection: socket.socket | None = None
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+    def spend(self, _: int) -> None:
         if self._connection is None:  # one for each worker
             self._connection = socket.create_connection(("127.0.0.1", int((self.folder / "port").read_text())))
         self._connection.sendall(struct.pack("<d", self.item_s))
         left = struct.unpack("<I", self._connection.recv(4, socket.MSG_WAITALL))[0]
-        data = self._connection.recv(left, socket.MSG_WAITALL)
-        return super().__getitem__(data[0])
+        self._connection.recv(left, socket.MSG_WAITALL)
 
 
 class Listed(Samples):

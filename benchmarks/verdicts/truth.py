@@ -39,6 +39,11 @@ class Truth:
         """The stall without the starts of epochs."""
         return (self.stall - self.starts) / max(1e-9, 1 - self.starts)
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, without its wait for a batch."""
+        return (1 - self.stall) * self.seconds / max(1, self.steps)
+
 
 def intervals(rows: Any) -> Intervals:
     """The union of any (start, end) rows, in order and apart."""

@@ -93,7 +93,7 @@ def test_all_images_of_a_quality_have_the_same_tables(source: str) -> None:
 
 @pytest.mark.parametrize(("quality", "cost"), [(50, 1.06), (90, 1.035), (97, 1.015)])
 def test_markers_cost_little(quality: int, cost: float) -> None:
-    """The tables are not made for noise in 170 MCUs; `bench_pack --part size` measures photographs."""
+    """The tables are not made for noise in 170 MCUs; `bench_pack` measures photographs."""
     data, recipe = KINDS["444"](photo(512, 384)), TranscodeRecipe(256, "short", quality=quality, restart="auto")
     marked = native.transcode(data, recipe).data
     assert len(marked) < len(native.rewrite(marked, recipe.interval(22), native.STANDARD))

@@ -1,10 +1,12 @@
-"""Benchmarks of predictions and of advice: the changes they apply, their pages, each step of docs/by-advice.md."""
+"""The benchmark of predictions: the changes it applies, its page. Each step of docs/by-advice.md."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +14,13 @@ from typing import Any
 
 import forked
 import pytest
+from followed_advice import SCRIPT, environment, follow, followed
 from kernel_images import jpeg, photo
 from loader_sets import write_folder
 from monitor_moments import moment
 from monitor_snapshots import LATE, MAIN, stacks, training, worker
 from places import ROOT
 
-from benchmarks import bench_advice
-from benchmarks.bench_advice import SCRIPT, follow, followed
 from benchmarks.bench_what_if import Beside, Scored, changed, page
 from benchmarks.verdicts import loaders, program_runs
 from benchmarks.verdicts.programs import SUITES, Program, find
@@ -77,7 +78,7 @@ def test_the_page_of_predictions() -> None:
     assert "Nothing was predicted for 1 programs: e." in text
 
 
-# --- docs/by-advice.md, and the benchmark that follows the advice; outcomes, not times
+# --- docs/by-advice.md; outcomes, not times
 
 
 PAGE = ROOT / "docs" / "by-advice.md"
@@ -94,8 +95,8 @@ def folder(tmp_path: Path) -> Path:
 
 def trained(folder: Path) -> bool:
     """Whether train.py runs to its last line."""
-    environment = bench_advice._environment(0) | {"OMP_NUM_THREADS": "1"}
-    run = forked.run([sys.executable, "train.py"], cwd=folder, env=environment, timeout=300)
+    own = environment(0) | {"OMP_NUM_THREADS": "1"}
+    run = forked.run([sys.executable, "train.py"], cwd=folder, env=own, timeout=300)
     assert run.returncode == 0, run.stderr
     return re.search(r"^[\d,]+ images/s, loss [\d.]+$", run.stdout, re.MULTILINE) is not None
 
@@ -154,36 +155,11 @@ def test_the_page_shows_what_following_gives(folder: Path) -> None:
     assert number == 1
 
 
-def test_figures_of_the_page_are_the_benchmark_s() -> None:
-    table = bench_advice.TABLE.search((ROOT / "benchmarks/results/by-advice.md").read_text())
-    assert table is not None
-    assert table[0] in PAGE.read_text()
-
-
-def test_rounds_end_where_no_advice_can_be_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predicted and reached rates stand in one row."""
-    workers = {"name": "first_workers", "change": "DataLoader(..., num_workers=1)"}
-    band = {"name": "workers", "low": 1.5, "high": 2.0}
-    verdicts = [
-        {"verdict": "input-bound", "cause": "single-process", "what_if": [band], "advice": [workers]},
-        {
-            "verdict": "compute-bound",
-            "cause": None,
-            "what_if": [],
-            "advice": [{"name": "mixed_precision", "change": ""}],
-        },
-    ]
-    rates = iter(zip((100.0, 180.0), verdicts, strict=True))
-    monkeypatch.setattr(bench_advice, "watched", lambda *_: next(rates))
-    found = bench_advice.rounds(folder, 1.0)
-    text = bench_advice.page(found, "x")
-    assert "| 1 | compute-bound | 150 to 200 | 180 | 1.8 |  |" in text
-    assert "| 0 | input-bound: single-process |  | 100 |  | `DataLoader(..., num_workers=1)` |" in text
-
-
 def test_the_monitor_watches_the_script(folder: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("the first steps on a GPU take longer than the script")
-    rate, found = bench_advice.watched(folder, 3.0)
-    assert rate > 0
-    assert found["verdict"] in list(Bound)
+    command = [sys.executable, "-m", "iofast", "monitor", "--once", "--json", "--", sys.executable, "train.py"]
+    run = subprocess.run(command, cwd=folder, env=environment(3), capture_output=True, text=True)
+    assert re.search(r"[\d,]+ images/s", run.stdout), run.stderr
+    seen = [line for line in run.stderr.splitlines() if line.startswith("{")]
+    assert json.loads(seen[-1])["verdict"] in list(Bound)

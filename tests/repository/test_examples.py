@@ -104,7 +104,7 @@ def test_coco(tmp_path: Path) -> None:
 
 
 def test_dino(squares: Path) -> None:
-    options = ["--size=32", "--local-size=16", "--local=3", "--width=8", "--answers=16", "--limit=8"]
+    options = ["--size=32", "--local-size=16", "--local=3", "--width=8", "--answers=16"]
     printed = ran("train_dino.py", squares, "--steps=2", "--batch-size=4", *options)
     assert "step 2: loss " in printed
     assert all(0 < loss < 10 for loss in losses(printed))

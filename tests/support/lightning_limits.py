@@ -30,7 +30,7 @@ def main() -> None:
         logger=False,
         enable_checkpointing=False,
     )
-    trainer.fit(Classifier(len(images.dataset.classes), 0.05), datamodule=images)
+    trainer.fit(Classifier(len(images.dataset.classes)), datamodule=images)
 
 
 if __name__ == "__main__":

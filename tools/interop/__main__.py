@@ -127,9 +127,7 @@ def compare(wanted: list[record_sets.Seen], found: list[record_sets.Seen]) -> tu
 
 def pinned(peer: Peer) -> str:
     """The pinned version."""
-    own = ENVIRONMENTS[peer.environment]
-    wanted = [each for each in (*own.requirements, *own.alone) if each.startswith(f"{peer.package}==")]
-    return wanted[0].partition("==")[2] if wanted else "?"
+    return ENVIRONMENTS[peer.environment].pinned(peer.package) or "?"
 
 
 def table() -> dict[str, str]:

@@ -32,7 +32,7 @@ class Left:
     """The resources of the process at one moment."""
 
     resident: int
-    in_use: int  # bytes allocated and not freed; 0 if the C library does not count them
+    in_use: int  # bytes allocated and not freed; 0 if it cannot be counted
     blocks: int
     threads: int
     descriptors: int
@@ -73,18 +73,9 @@ def watched(name: str, steps: Iterator[int]) -> str:
 
 def _look(process: psutil.Process) -> Left:
     gc.collect()
-    return Left(
-        process.memory_info().rss, _in_use(), sys.getallocatedblocks(), process.num_threads(), process.num_fds()
-    )
-
-
-class _Mallinfo(ctypes.Structure):
-    """mallinfo2 of glibc: `uordblks` bytes are in use in all arenas; blocks with a map of their own are not counted."""
-
-    _fields_ = [
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")),
-        *((name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")),
-    ]
+    in_use = psutil.heap_info().heap_used if hasattr(psutil, "heap_info") else 0  # blocks with a map of their own apart
+    rss, threads = process.memory_info().rss, process.num_threads()
+    return Left(rss, in_use, sys.getallocatedblocks(), threads, process.num_fds())
 
 
 _MMAP_THRESHOLD, _LARGE = -3, 128 << 10  # glibc's option and its value at the start
@@ -95,16 +86,6 @@ def _keep_large_blocks_apart() -> None:
     that doubles once, to 3.7 MiB, looks like 390 bytes a loader."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
-
-
-def _in_use() -> int:
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):  # musl, macOS, glibc before 2.33
-        return 0
-    mallinfo.restype = _Mallinfo
-    info = mallinfo()
-    return int(info.uordblks)
 
 
 def _peak(seen: list[Left]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from tools.torture import Failed
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
 ENDS = 5.0  # seconds within which workers must be gone
-_DISK = 64 << 20  # bytes of the small disk, of which a pack needs one in twenty
 _OPTIONS = ("--resize", "128", "--max-errors", "0")
 _SHARDS = ("--shard-size", "150kB")
 
@@ -149,43 +146,3 @@ def run_with(library: Path, fault: str, command: list[str]) -> subprocess.Comple
     """Run with calls that fail; see faults.c."""
     environment = {**os.environ, "LD_PRELOAD": str(library), "IOFAST_FAULT": fault}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A small file system in memory; None if it cannot be mounted."""
-    folder.mkdir()
-    try:
-        options = ["-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(folder)]
-        mounted = subprocess.run(["mount", *options], capture_output=True).returncode == 0
-    except OSError:  # there is no `mount`
-        mounted = False
-    try:
-        yield folder if mounted else None
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def run_filled(command: list[str], disk: Path, begun: int, left: int) -> subprocess.CompletedProcess[str]:
-    """Run, and fill the disk but for `left` bytes once `begun` bytes are written."""
-    filler = disk / "filler"
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        before = _used(disk)
-        while process.poll() is None and _used(disk) - before < begun:
-            time.sleep(0.001)
-        with filler.open("wb") as file:
-            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-            with contextlib.suppress(OSError):  # the pack has taken some of it
-                os.posix_fallocate(file.fileno(), 0, max(1, free - left))
-        output, error = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        filler.unlink(missing_ok=True)
-    return subprocess.CompletedProcess(command, process.returncode, output, error)
-
-
-def _used(disk: Path) -> int:
-    status = os.statvfs(disk)
-    return (status.f_blocks - status.f_bfree) * status.f_frsize

@@ -4,7 +4,8 @@ Containers {LMDB, tar, TFRecord, two kinds joined} x ranks {1, 2, 3, 8} x worker
 middle, any, last, next epoch} x every order. Then some orders from an object store x {a cache that is cold, warm, so
 small that it evicts all the time, none}, containers in turn, with blocks so small that the sets have some sixty.
 Sequences of ids and of SHA-256 over pixels are compared batch by batch, never sorted, with those of the LMDB; states
-were taken in another container, at another number of ranks. One process has all ranks, except in parts under torchrun.
+were taken in another container, at another number of ranks. One process has all ranks; in `stored_nodes` each has its
+own.
 """
 
 from __future__ import annotations
@@ -15,20 +16,17 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from PIL import Image
+from kernel_images import jpeg
 from small_blocks import blocks_of
 from tqdm import tqdm
 from web_server import web_server
@@ -47,7 +45,6 @@ BUCKETS = ((16, 16), (12, 20), (20, 12))
 CONTAINERS = {"LMDB": ("lmdb", "lmdb"), "tar": ("tar", "tar"), "TFRecord": ("tfrecord", "tfrecord")}
 CONTAINERS["tar and LMDB"] = ("tar", "lmdb")
 SHARD_SIZE = 40_000  # bytes: some ten images
-TORCHRUN = {2: "tar", 3: "TFRecord"}  # processes, and the container they read; their state is of the LMDB
 STORED = {"sequential": "LMDB", "shuffled": "tar", "blocks": "TFRecord", "grouped": "tar and LMDB"}  # by order
 CACHES = {"cold": "1GB", "warm": "1GB", "tiny": "100kB", "no cache": "0"}  # and how many bytes they may take
 BLOCK = 8 << 10  # bytes
@@ -66,11 +63,8 @@ def joined(parts: Iterable[Part]) -> GlobalBatch:
 def datasets(folder: Path) -> Mapping[str, FastDataset]:
     """Two joined datasets in each of `CONTAINERS`: small images of noise, labelled with their numbers."""
     rng = np.random.default_rng(SEED)
-    images = []
-    for _ in range(IMAGES):
-        file, shape = BytesIO(), (int(rng.integers(20, 60)), int(rng.integers(20, 60)), 3)
-        Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(file, "JPEG")
-        images.append(file.getvalue())
+    sizes = rng.integers(20, 60, (IMAGES, 2)).tolist()
+    images = [jpeg(rng.integers(0, 256, (*size, 3), np.uint8), quality=75) for size in sizes]
     numbers = {"one": range(IMAGES - 30), "other": range(IMAGES - 30, IMAGES)}
     for name, suffix in itertools.product(numbers, sorted(set(itertools.chain(*CONTAINERS.values())))):
         size = None if suffix == "lmdb" else SHARD_SIZE
@@ -158,12 +152,8 @@ def run() -> list[str]:
         for (mode, ordering), container in tqdm(list(itertools.product(modes().items(), held)), desc="orders"):
             other = held[list(held)[list(held).index(container) - 1]]
             compared += compare(partial(dataset, folder, container), other, ordering, f"{container}, {mode}")
-        lines += [compare_torchrun(folder, folder, *processes) for processes in TORCHRUN.items()]
         with blocks_of(BLOCK), web_server(folder) as url:
-            for kind in CACHES:
-                lines.append(compare_stored(folder, url, kind))
-            with patch.dict(os.environ, {cache.FOLDER: str(folder / "cache"), cache.SIZE: "1GB"}):
-                lines += [compare_torchrun(folder, url, *processes) for processes in TORCHRUN.items()]
+            lines += [compare_stored(folder, url, kind) for kind in CACHES]
     cases = len(modes()) * len(POINTS) * len(RANKS) * len(WORKERS) * len(CONTAINERS)
     return [
         f"- {cases:,} cases: {', '.join(CONTAINERS)} x {len(modes())} orders x {len(POINTS)} resume points x ranks "
@@ -219,45 +209,3 @@ def _sent(url: str) -> int:
     """Bytes that the server has sent."""
     with urllib.request.urlopen(f"{url}/-/counts") as answer:
         return int(json.load(answer)["bytes"])
-
-
-def compare_torchrun(folder: Path, place: Path | str, processes: int, container: str) -> str:
-    """Real processes take rank and world size from their environment and resume in the middle of an epoch.
-
-    They read the container in `place`, a folder or a URL; `folder` has the LMDB.
-    """
-    shuffled, data = order.Shuffled(), dataset(folder, "LMDB")
-    whole = list(batches([loader(data, shuffled, 1, 0, 1)]))
-    returned = len(whole) // EPOCHS // 2
-    state = json.dumps(state_after(data, shuffled, 1, returned))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "tools.torture.determinism", str(folder), str(place), container, state]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=300)
-    ranks = [json.loads((folder / f"{processes}-{rank}.json").read_text()) for rank in range(processes)]
-    got = [joined(parts) for parts in zip(*ranks, strict=True)]
-    where = f"{processes} processes under torchrun (gloo) on {container} {'in a store' if place != folder else ''}"
-    if got != whole[returned:]:
-        raise Failed(f"{where}: other batches")
-    return f"- {where}, resumed in the middle of an epoch of the LMDB: {len(got)} batches equal"
-
-
-def one_rank(folder: Path, place: str, container: str, state: str) -> None:
-    """In a process under torchrun: write its part of every batch as JSON."""
-    torch.distributed.init_process_group("gloo")
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    made = FastLoader(
-        dataset(place, container), B // ranks, shuffle=True, seed=SEED, transform=list(TRANSFORM), num_workers=2
-    )
-    made.load_state_dict(json.loads(state))
-    parts: list[Part] = []
-    while made.epoch < EPOCHS:
-        parts += [part(made, *batch) for batch in made]
-    (folder / f"{ranks}-{rank}.json").write_text(json.dumps(parts))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    with blocks_of(BLOCK):
-        one_rank(Path(sys.argv[1]), *sys.argv[2:])

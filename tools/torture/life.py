@@ -37,7 +37,6 @@ from tools.torture._memory import HEADER, watched
 IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
 FAULTS = 2_000  # of each kind
-SLOW = 400  # batches
 SLOW_EPOCHS = 200
 CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
 RESULTS = 100_000  # of a Prefetch that changes all the time
@@ -49,15 +48,13 @@ FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 
 def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
-        packed, folder = _make(Path(name))
-        broken = _make_corrupt(Path(name) / "corrupt.lmdb")
+        packed, folder = _make(Path(name) / "images.lmdb", IMAGES)
+        broken, _ = _make(Path(name) / "corrupt.lmdb", CORRUPT, corrupt=1)
         parts: dict[str, Iterator[int]] = {
             "made and dropped, packed": _cycles(packed),
             "made and dropped, plain folder": _cycles(folder),
             "a fault in a thread": _faults(packed),
-            "a consumer that raises every 7th batch": _raising(packed),
-            "a slow consumer": _slow(packed),
-            "a slow disk": _slow_disk(packed),
+            "a slow disk, a slow consumer": _slow(packed),
             "1 % corrupt, replaced": _corrupt(broken, "replace"),
             "1 % corrupt, left out": _corrupt(broken, "drop"),
             "threads and depth that change": _changing(),
@@ -78,16 +75,17 @@ def _guarded(steps: Iterator[int]) -> Iterator[int]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _make(folder: Path) -> tuple[FastDataset, FastDataset]:
-    """Small JPEGs, packed with their numbers as labels, and plain."""
-    rng = np.random.default_rng(1)
-    (folder / "images" / "class").mkdir(parents=True)
-    with open_writer(folder / "images.lmdb") as writer:
-        for number in range(IMAGES):
+def _make(path: Path, count: int, corrupt: int = 0) -> tuple[FastDataset, FastDataset]:
+    """Small JPEGs, packed at `path` with their numbers as labels, and plain; of a hundred so many are cut off."""
+    rng, folder = np.random.default_rng(1), path.with_suffix("") / "class"
+    folder.mkdir(parents=True)
+    with open_writer(path) as writer:
+        for number in range(count):
             data = jpeg(rng.integers(0, 255, (40, 48, 3), np.uint8))
+            data = data[:-300] if 50 <= number % 100 < 50 + corrupt else data
             writer.write({"jpg": data, "cls": number})
-            (folder / "images" / "class" / f"{number:05d}.jpg").write_bytes(data)
-    return FastDataset(folder / "images.lmdb"), FastDataset(folder / "images")
+            (folder / f"{number:05d}.jpg").write_bytes(data)
+    return FastDataset(path), FastDataset(folder.parent)
 
 
 def _loader(dataset: FastDataset, num_workers: int = 3) -> FastLoader:
@@ -147,52 +145,8 @@ def _faults(dataset: FastDataset) -> Iterator[int]:
         yield 1
 
 
-def _raising(dataset: FastDataset) -> Iterator[int]:
-    """The consumer starts again each time, and sees the batches of an undisturbed epoch."""
-    loader = _loader(dataset)
-    whole, rounds, given = _labels(loader), 0, 0
-
-    def consume(seen: list[list[int]]) -> None:
-        nonlocal given
-        for _, labels in loader:
-            given += 1
-            seen.append(labels.tolist())
-            if given % 7 == 0:
-                raise RuntimeError("every 7th")
-
-    while rounds < FAULTS:
-        _rewind(loader)
-        seen: list[list[int]] = []
-        _expect(RuntimeError, lambda: consume(seen))  # noqa: B023
-        if seen != whole[: len(seen)]:
-            raise Failed(f"round {rounds}: {seen}")
-        rounds += 1
-        yield 1
-
-
 def _slow(dataset: FastDataset) -> Iterator[int]:
-    """Batches wait and one is kept for long; none changes and none is lost."""
-    chance, done = random.Random(2), 0
-    loader = _loader(dataset)
-    whole = _labels(loader)
-    while done < SLOW:
-        _rewind(loader)
-        seen, held, copy = [], torch.empty(0), torch.empty(0)
-        for images, labels in loader:
-            seen.append(labels.tolist())
-            if not torch.equal(held, copy):
-                raise Failed(f"batch {done}: a batch in hand changed")
-            if done % 3 == 0:
-                held, copy = images, images.clone()
-            time.sleep(chance.random() * 0.2)
-            done += 1
-            yield 1
-        if seen != whole:
-            raise Failed(f"batch {done}: {seen}")
-
-
-def _slow_disk(dataset: FastDataset) -> Iterator[int]:
-    """Every slice waits for up to 50 ms; batches come in order, also in epochs that are left."""
+    """A slow disk and a slow consumer, in epochs that are left early too: batches come in order, and none changes."""
     chance, kind = random.Random(4), type(dataset.reader)
     real, loader = kind.payloads, _loader(dataset)
     whole = _labels(loader)
@@ -204,23 +158,21 @@ def _slow_disk(dataset: FastDataset) -> Iterator[int]:
             yield payloads
 
     with patch.object(kind, "payloads", slow):
-        for _ in range(SLOW_EPOCHS):
+        for epoch in range(SLOW_EPOCHS):
             _rewind(loader)
-            stop = chance.randrange(1, 2 * len(loader))
-            seen = [labels.tolist() for _, labels in islice(loader, stop)]
+            stop, seen = chance.randrange(1, 2 * len(loader)), []
+            held, copy = torch.empty(0), torch.empty(0)
+            for images, labels in islice(loader, stop):
+                seen.append(labels.tolist())
+                if not torch.equal(held, copy):
+                    raise Failed(f"epoch {epoch}: a batch in hand changed")
+                if len(seen) % 3 == 0:
+                    held, copy = images, images.clone()
+                if epoch % 4 == 0:
+                    time.sleep(chance.random() * 0.2)
             if seen != whole[:stop]:
-                raise Failed(f"{seen} of {stop} batches")
+                raise Failed(f"epoch {epoch}: {seen} of {stop} batches")
             yield 1
-
-
-def _make_corrupt(path: Path) -> FastDataset:
-    """Small JPEGs, every hundredth cut off."""
-    rng = np.random.default_rng(2)
-    with open_writer(path) as writer:
-        for number in range(CORRUPT):
-            data = jpeg(rng.integers(0, 255, (32, 32, 3), np.uint8))
-            writer.write({"jpg": data[: -300 if number % 100 == 50 else None], "cls": number})
-    return FastDataset(path)
 
 
 def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterator[int]:
@@ -272,7 +224,7 @@ def _changing() -> Iterator[int]:
 
 def _epochs(folder: Path) -> Iterator[int]:
     """Each epoch has a new iterator, threads and contexts, as in training. The first ones let allocators grow."""
-    sample_photographs.make(folder / "photos", per_class=24, val=1, quiet=True)
+    sample_photographs.make(folder / "photos", per_class=40, val=1, quiet=True)
     pack(folder / "photos", folder / "photos.lmdb", resize=256)
     dataset = FastDataset(folder / "photos.lmdb", split="train")
     loader = FastLoader(dataset, 64, True, transform=T.train(224), dtype=torch.float32)

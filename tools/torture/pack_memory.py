@@ -22,7 +22,7 @@ LIMIT = 400 << 20
 def run() -> list[str]:
     findings = []
     with tempfile.TemporaryDirectory() as name:
-        originals = sample_photographs.make(Path(name, "originals"), per_class=50, val=1, quiet=True)
+        originals = sample_photographs.make(Path(name, "originals"), per_class=83, val=1, quiet=True)
         for count in COUNTS:
             images = Path(name, str(count))
             _link(originals, images, count)

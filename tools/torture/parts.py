@@ -104,7 +104,7 @@ def run() -> list[str]:
     done = Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         images = Path(name) / "images"
-        sample_photographs.make(images, per_class=24, val=0, quiet=True)
+        sample_photographs.make(images, per_class=40, val=0, quiet=True)
         images /= "train"  # without splits, which --split draws
         for number in tqdm(range(ROUNDS), desc="parts"):
             done.update(_round(Path(name), images, number))

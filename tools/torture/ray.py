@@ -145,7 +145,7 @@ def _is_in(folder: str, process: psutil.Process) -> bool:
 def run() -> list[str]:
     counts, chance = Counter[str](), random.Random("ray")
     with tempfile.TemporaryDirectory() as name:
-        found = sample_photographs.make(Path(name, "images"), per_class=8, val=2, quiet=True)
+        found = sample_photographs.make(Path(name, "images"), per_class=13, val=2, quiet=True)
         (source := Path(name, "source")).mkdir()
         for number in range(SHARDS * RECORDS):
             (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])

@@ -39,20 +39,20 @@ def run() -> list[str]:
 
 def fail_allocations(library: str) -> int:
     """Fail each allocation once, in calls that use every scratch buffer. Return the number of allocations."""
-    from kernel_images import batch_of
+    from kernel_images import batch_of, jpeg
 
     from iofast import work
     from iofast.kernel import native_batch
     from iofast.kernel.contract import DecodeOptions
-    from tools.torture.drivers.kernel_steps import Drawing, jpeg
+    from tools.torture.drivers.kernel_steps import Drawing
 
     preloaded, draw = ctypes.CDLL(library), Drawing(np.random.default_rng(1))
     steps = np.tile(np.array([int(step) for step in work.Step if step > 0], np.int8), (2, 1))
     all_steps = replace(work.no_work(2), steps=steps, numbers=np.ones((*steps.shape, work.NUMBERS), np.float32))
-    own = draw.finish(2, 1 << 10, "float32")._replace(work=all_steps, amounts=np.zeros((0, 3), np.float32))
+    own = draw.finish(2, (48, 64), "float32")._replace(work=all_steps, amounts=np.zeros((0, 3), np.float32))
     mixed = own._replace(work=own.work.paired(np.array([1, 0])))
     images = draw.array((2, 48, 64, 3), np.uint8)
-    source, _alive = batch_of([jpeg(draw.rng, 64, 48)] * 2)
+    source, _alive = batch_of([jpeg(draw.rng.integers(0, 256, (48, 64, 3), np.uint8))] * 2)
     boxes = np.tile(np.array([0, 0, 64, 48, 64, 48, 0, 0], np.int32), (2, 1))
 
     def succeeds(context: native_batch.Context, out: np.ndarray) -> bool:

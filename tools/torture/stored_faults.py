@@ -111,7 +111,8 @@ class Site:
         path = self.folder / chance.choice([each.name for each in self.sets.iterdir() if each.suffix in suffixes])
         data = bytearray(path.read_bytes())
         data[chance.randrange(len(data))] ^= 1
-        self._put(path, bytes(data) if chance.random() < 0.5 else bytes(data[: len(data) // 2]))
+        path.with_name("new").write_bytes(data if chance.random() < 0.5 else data[: len(data) // 2])
+        path.with_name("new").replace(path)
 
     def heal(self) -> None:
         """No more faults, and the objects as they were, with their ETags."""
@@ -121,11 +122,6 @@ class Site:
                 (self.folder / "new").unlink(missing_ok=True)
                 os.link(path, self.folder / "new")
                 (self.folder / "new").replace(self.folder / path.name)
-
-    def _put(self, path: Path, data: bytes) -> None:
-        new = path.with_name("new")
-        new.write_bytes(data)
-        new.replace(path)
 
 
 class Faults:

@@ -19,7 +19,6 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from kernel_images import jpeg
 from object_store import free_port
-from PIL import Image
 from small_blocks import BLOCK, blocks_of
 from torch import distributed
 from web_server import Sent, web_server
@@ -186,9 +185,8 @@ def make(path: Path) -> int:
     rng = np.random.default_rng(SEED)
     with open_writer(path, shard_size=SHARD) as writer:
         for number in range(IMAGES):
-            file = BytesIO()
-            Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(file, "JPEG", quality=90)
-            writer.write({"jpg": file.getvalue(), "cls": number})
+            pixels = rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+            writer.write({"jpg": jpeg(pixels, quality=90), "cls": number})
     return sum(shard.stat().st_size for shard in path.parent.glob("*.tar"))
 
 

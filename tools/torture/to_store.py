@@ -66,7 +66,7 @@ def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name, moto() as endpoint:
         images, bucket = Path(name) / "images", Bucket(endpoint, "bucket")
         bucket.request("PUT")
-        sample_photographs.make(images, per_class=12, val=0, quiet=True)
+        sample_photographs.make(images, per_class=20, val=0, quiet=True)
         for number in tqdm(range(ROUNDS), desc="to_store"):
             done += _round(
                 Set(bucket, images / "train", number), Path(name) / str(number), random.Random(f"to_store {number}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.auto_aug import rand_augment
-from protocol import MEAN, STD, Options, Seen, main, no_pack
+from protocol import MEAN, STD, Options, main, no_pack
 
 
 class Epochs:
@@ -33,12 +33,7 @@ class Epochs:
 def load(options: Options) -> tuple[Any, Any]:
     pipeline = _pipeline(options, batch_size=options.batch, num_threads=options.workers, device_id=None)
     pipeline.build()
-    return Epochs(pipeline, options.batch), seen
-
-
-def seen(batch: Any) -> Seen:
-    images, labels = batch
-    return len(labels), images.as_tensor()
+    return Epochs(pipeline, options.batch), lambda batch: (len(batch[1]), batch[0].as_tensor())
 
 
 @pipeline_def(enable_conditionals=True)

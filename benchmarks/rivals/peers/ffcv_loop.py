@@ -21,7 +21,7 @@ from ffcv.fields.decoders import CenterCropRGBImageDecoder, IntDecoder, RandomRe
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import Convert, NormalizeImage, RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
-from protocol import MEAN, STD, Options, Seen, main
+from protocol import MEAN, STD, Options, main, pair
 
 QUALITY = 90
 LONG = 341  # of photographs of 4:3 whose shorter side is 256
@@ -56,7 +56,7 @@ def load(options: Options) -> tuple[Any, Any]:
         drop_last=False,
         pipelines={"image": _images(options), "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
-    return loader, seen
+    return loader, pair
 
 
 def _order(options: Options) -> OrderOption:
@@ -74,11 +74,6 @@ def _images(options: Options) -> list[Any]:
         steps.append(NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32))
     last = [Convert(torch.bfloat16)] if options.case == "bfloat16" else []
     return [*steps, ToTensor(), ToTorchImage(), *last]
-
-
-def seen(batch: Any) -> Seen:
-    images, labels = batch
-    return len(labels), images
 
 
 def pack(source: Path, target: Path, options: Options) -> None:

@@ -15,7 +15,7 @@ import decoding
 import torch
 from datasets import Dataset, Features, Image, Value, load_dataset
 from decoding import decoded, seen_by
-from protocol import Options, main
+from protocol import Options, main, several
 
 from tools.pillow_folder import files_by_class
 
@@ -23,8 +23,7 @@ from tools.pillow_folder import files_by_class
 def load(options: Options) -> tuple[Any, Any]:
     made = load_dataset("parquet", data_files=options.data, split="train", cache_dir=f"{options.data}.cache")
     data = made.cast_column("image", Image(decode=False)).with_transform(partial(decoded_batch, options))
-    several = {"num_workers": options.workers, "persistent_workers": True, "shuffle": options.case != "centre"}
-    return torch.utils.data.DataLoader(data, options.batch, collate_fn=collated, **several), seen_by(options)
+    return torch.utils.data.DataLoader(data, options.batch, collate_fn=collated, **several(options)), seen_by(options)
 
 
 def decoded_batch(options: Options, samples: dict[str, list[Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from protocol import MEAN, STD, Options, Seen, main
+from protocol import MEAN, STD, Options, main, pair
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -39,12 +39,7 @@ def load(options: Options) -> tuple[Any, Any]:
         memory_format=torch.channels_last if options.is_trained else torch.contiguous_format,  # as the network is
         num_workers=options.workers,
     )
-    return loader, seen
-
-
-def seen(batch: Any) -> Seen:
-    images, labels = batch
-    return len(labels), images
+    return loader, pair
 
 
 def pack(source: Path, target: Path, options: Options) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from decoding import batch_of, seen_by
 from lance.torch.data import SafeLanceDataset, get_safe_loader
-from protocol import Options, main
+from protocol import Options, main, several
 
 from tools.pillow_folder import files_by_class
 
@@ -24,10 +24,8 @@ SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int64())])
 
 
 def load(options: Options) -> tuple[Any, Any]:
-    made = {"num_workers": options.workers, "persistent_workers": True, "shuffle": options.case != "centre"}
-    collate = partial(collated, options)
-    loader = get_safe_loader(SafeLanceDataset(options.data), batch_size=options.batch, collate_fn=collate, **made)
-    return loader, seen_by(options)
+    made = {"batch_size": options.batch, "collate_fn": partial(collated, options), **several(options)}
+    return get_safe_loader(SafeLanceDataset(options.data), **made), seen_by(options)
 
 
 def collated(options: Options, samples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ turbojpeg     libjpeg-turbo 2.1, the system's, decodes all images in full: a C p
 simplejpeg    the same with the libjpeg-turbo 3.1 that simplejpeg has
 resampler     iofast's kernel crops and resamples raw pixels
 copy          the pixels of finished batches are copied
+memory        no loader: one batch again and again. With a network, what training alone reaches
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import protocol
 import simplejpeg
-from protocol import SECONDS, Options, serve
+import torch
+from protocol import SECONDS, Options, Seen, serve
 
 from benchmarks import bench_load
 from iofast import FastDataset
@@ -60,11 +63,25 @@ def _threaded(work: Callable[[Any], Any], items: Sequence[Any], threads: int) ->
     return len(items), time.perf_counter() - begun
 
 
+def memory(options: Options) -> tuple[Any, Any]:
+    count = len(files_by_class(Path(options.data)))
+    batch = torch.randn(options.batch, options.size, options.size, 3).permute(0, 3, 1, 2)
+
+    def seen(start: int) -> Seen:
+        images = batch[: count - start]
+        return len(images), images
+
+    return range(0, count, options.batch), seen
+
+
 LIMITS = {"turbojpeg": turbojpeg, "simplejpeg": decoder, "resampler": resampler, "copy": copy}
 
 
 def main() -> None:
     options = Options(**json.loads(sys.argv[-1]))
+    if options.variant == "memory":
+        protocol.main(memory, protocol.no_pack)
+        return
     once = LIMITS[options.variant](options)
 
     def run(_: float, is_first: bool) -> dict[str, Any]:

@@ -76,6 +76,21 @@ def main(load: Callable[[Options], tuple[Loader, Callable[[Any], Seen]]], pack: 
     serve(run, begun)
 
 
+def pair(batch: Any) -> Seen:
+    """The `seen` of a loader whose batches are images and labels that are ready."""
+    images, labels = batch
+    return len(labels), images
+
+
+def several(options: Options) -> dict[str, Any]:
+    """Options of a loader made like torch's DataLoader: workers that stay, and another order in each epoch."""
+    return {
+        "num_workers": options.workers,
+        "persistent_workers": True,
+        "shuffle": options.case != "centre",
+    }
+
+
 def serve(run: Callable[[float, bool], dict[str, Any]], begun: float = 0.0) -> None:
     """Run once, then again for each line of input, and print what each run returns.
 

@@ -18,7 +18,7 @@ from typing import Any
 import spdl.io
 import torch
 from decoding import batch_of, finished
-from protocol import Options, Seen, main, no_pack
+from protocol import Options, main, no_pack, pair
 from spdl.pipeline import PipelineBuilder
 
 from tools.pillow_folder import box, files_by_class
@@ -64,11 +64,7 @@ def _frames(options: Options, path: str) -> Any:
 
 
 def load(options: Options) -> tuple[Any, Any]:
-    def seen(batch: Any) -> Seen:
-        images, labels = batch
-        return len(labels), images
-
-    return Epochs(options), seen
+    return Epochs(options), pair
 
 
 if __name__ == "__main__":

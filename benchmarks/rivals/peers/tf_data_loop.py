@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
-from protocol import MEAN, STD, Options, Seen, main
+from protocol import MEAN, STD, Options, main, pair
 
 SHARDS, SHUFFLED = 8, 10_000  # files; records in the shuffle buffer
 FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
@@ -41,12 +41,7 @@ def load(options: Options) -> tuple[Any, Any]:
     how.autotune.enabled = False
     how.threading.private_threadpool_size = options.workers
     how.threading.max_intra_op_parallelism = 1
-    return batches.with_options(how), seen
-
-
-def seen(batch: Any) -> Seen:
-    images, labels = batch
-    return len(labels), images
+    return batches.with_options(how), pair
 
 
 def _sample(options: Options) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from decoding import decode, seen_by
-from protocol import Options, main, no_pack
+from protocol import Options, main, no_pack, several
 
 from tools.pillow_folder import files_by_class
 
@@ -87,8 +87,8 @@ def _torchvision(files: Any, options: Options) -> Any:
         "centre": [t.Resize(256, antialias=True), t.CenterCrop(options.size)],
         "recipe": [*crop, t.ColorJitter(0.4, 0.4, 0.4, 0.1), t.RandAugment(2, 9)],
     }[options.case]
-    made = {"num_workers": options.workers, "persistent_workers": True, "shuffle": options.case != "centre"}
-    return torch.utils.data.DataLoader(_Files(files, t.Compose(steps), options.variant), options.batch, **made)
+    images = _Files(files, t.Compose(steps), options.variant)
+    return torch.utils.data.DataLoader(images, options.batch, **several(options))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import turboloader
-from protocol import Options, Seen, main
+from protocol import Options, main
 
 STORED = 256  # pixels of a side in a tbl
 
@@ -45,12 +45,7 @@ def load(options: Options) -> tuple[Any, Any]:
         output_format="pytorch",
         transform=turboloader.ImageNetNormalize(),
     )
-    return Epochs(loader), seen
-
-
-def seen(batch: Any) -> Seen:
-    images, _ = batch
-    return len(images), images
+    return Epochs(loader), lambda batch: (len(batch[0]), batch[0])
 
 
 def pack(source: Path, target: Path, options: Options) -> None:

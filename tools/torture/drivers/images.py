@@ -19,9 +19,9 @@ from iofast.errors import DecodeError
 from iofast.kernel import DecodeOptions, native, other_formats
 from iofast.kernel.contract import Kind
 from tools.odd_images.profiles import WIDE, rgb_profile
-from tools.torture.drivers import Driver
+from tools.torture.drivers import Driver, damage
 
-MAX_PIXELS = 1 << 20
+MAX_PIXELS, HEADER = 1 << 20, 700  # pixels; bytes
 REDUCED = (("splice", "avx2"), ("splice", "scalar"), ("libjpeg", "avx2"))  # our own decoder does not scale
 ROUTES = (("own", "avx512"), ("own", "avx2"), ("own", "scalar"), ("splice", "avx2"), ("libjpeg", "avx2"))
 LIBJPEG = ROUTES[-1]
@@ -49,28 +49,11 @@ def corpus() -> list[bytes]:
     return encoded
 
 
-def mutate(rng: np.random.Generator, data: bytes) -> bytes:
-    """One to eight changes: bits, bytes, runs, cuts, repeats; half of them in the header, where the sizes are."""
-    changed = bytearray(data)
-    for _ in range(rng.integers(1, 9)):
-        if len(changed) < 4:
-            break
-        end = min(len(changed), 700) if rng.random() < 0.5 else len(changed)
-        at = int(rng.integers(0, end))
-        kind = rng.integers(6)
-        if kind == 0:
-            changed[at] ^= 1 << rng.integers(8)
-        elif kind == 1:
-            changed[at] = int(rng.choice((0, 1, 0x7F, 0x80, 0xFF, 0xD0, 0xD9, 0xDA)))
-        elif kind == 2:
-            changed[at : at + 2] = rng.bytes(2)
-        elif kind == 3:
-            del changed[at : at + int(rng.integers(1, 40))]
-        elif kind == 4:
-            changed[at:at] = changed[at : at + int(rng.integers(1, 40))]
-        else:
-            del changed[at + 2 :]
-    return bytes(changed)
+def mutate(chance: random.Random, data: bytes) -> bytes:
+    """One to eight changes, half of them in the header, where the sizes are."""
+    if chance.random() < 0.5:
+        return damage.anywhere(chance, data[:HEADER], 8) + data[HEADER:]
+    return damage.anywhere(chance, data, 8)
 
 
 class Anywhere(Driver):
@@ -88,7 +71,7 @@ class Anywhere(Driver):
 
     def step(self, chance: random.Random) -> str:
         rng = np.random.default_rng(chance.getrandbits(64))
-        data = mutate(rng, self.seeds[rng.integers(len(self.seeds))])
+        data = mutate(chance, chance.choice(self.seeds))
         self.counts["row good"] += self.row(rng, data)
         rewritten = None
         with contextlib.suppress(DecodeError):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from kernel_images import batch_of
-from PIL import Image
+from kernel_images import batch_of, jpeg
 
+from benchmarks.gpu.any_work import any_numbers, any_work
 from iofast import work
 from iofast.kernel import native_batch
 from iofast.kernel.contract import DecodeOptions, Finish
@@ -20,7 +20,6 @@ from tools.torture.drivers import Driver
 MOST = 255  # steps of an image
 SETS = ("avx512", "avx2", "scalar")
 TYPES = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
-EXTREMES = (0.0, 1.0, -1.0, 0.5, 255.0, 256.0, 1e9, -1e9, 1e30, -1e30, float("inf"), float("-inf"), float("nan"))
 
 
 class Drawing:
@@ -58,41 +57,17 @@ class Drawing:
             drawn[...] = self.rng.integers(0, self.rng.integers(1, 257), shape)
         return drawn
 
-    def numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Floats: usual ones, whole ones, and extremes."""
-        usual = self.rng.normal(0, 1, shape) * 10.0 ** self.rng.integers(-1, 3, shape)
-        kind = self.rng.random(shape)
-        drawn = np.where(kind < 0.5, usual, np.rint(usual))
-        return np.where(kind > 0.93, self.rng.choice(EXTREMES, shape), drawn).astype(np.float32)
-
-    def rectangles(self, shape: tuple[int, ...]) -> np.ndarray:
-        drawn = self.rng.integers(-20, 120, (*shape, 4)).astype(np.int32)
-        wild = self.rng.random((*shape, 4)) < 0.05
-        return np.where(wild, self.rng.integers(-(2**31), 2**31, (*shape, 4)), drawn).astype(np.int32)
-
-    def finish(self, n: int, pixels: int, kind: str) -> Finish:
-        """Work for `n` images of `pixels` pixels."""
-        rng, most = self.rng, 12 if pixels < 1 << 20 else 2
-        count = MOST if rng.random() < 0.01 and pixels < 4096 else int(rng.integers(0, most + 1))
-        known = [int(step) for step in work.Step]
-        codes = rng.choice(known, (n, count)).astype(np.int8)
+    def finish(self, n: int, size: tuple[int, int], kind: str) -> Finish:
+        """Work for `n` images of `size`; one in ten has steps that do not exist."""
+        rng, pixels = self.rng, size[0] * size[1]
+        count = MOST if rng.random() < 0.01 and pixels < 4096 else int(rng.integers(0, 13 if pixels < 1 << 20 else 3))
+        erasings = int(rng.integers(0, 4))
+        drawn = any_work(rng, n, size, count, erasings)
         if rng.random() < 0.1:
-            strange = rng.random(codes.shape) < 0.2
-            codes = np.where(strange, rng.choice([-128, -1, max(known) + 1, 127], codes.shape), codes).astype(np.int8)
-        erasings, rows = int(rng.integers(0, 4)), np.arange(n)
-        partner = np.where(rng.random() < 0.5, rows, np.minimum(rows ^ 1, n - 1))
-        drawn = work.Work(
-            steps=codes,
-            numbers=self.numbers((n, count, work.NUMBERS)),
-            erased=self.rectangles((n, erasings)),
-            fills=self.numbers((n, erasings, 3)),
-            noise=rng.integers(0, 3, (n, erasings)).astype(np.int32),
-            partner=np.where(partner[partner] == rows, partner, rows),
-            share=self.numbers((n,)),
-            patch=self.rectangles((n,)),
-            own=np.ones(n, np.float32),
-        )
-        return Finish(drawn, self.numbers((2, 3)), self.numbers((erasings, 3)), kind)
+            strange = rng.choice([-128, -1, max(work.Step) + 1, 127], (n, count))
+            codes = np.where(rng.random((n, count)) < 0.2, strange, drawn.steps)
+            drawn = replace(drawn, steps=codes.astype(np.int8))
+        return Finish(drawn, any_numbers(rng, 2, 3), any_numbers(rng, erasings, 3), kind)
 
     def box(self, size: tuple[int, int], high: int, wide: int) -> np.ndarray:
         """A region of an image, scaled to about the window; one in fifty has an impossible number."""
@@ -120,7 +95,8 @@ class Steps(Driver):
             self.contexts[name, clip] = native_batch.Context(DecodeOptions(clip=clip))
         del os.environ["IOFAST_SIMD"]
         rng = np.random.default_rng(5)
-        self.sources = [(jpeg(rng, *size), size) for size in ((64, 48), (33, 61), (16, 16), (9, 5))]
+        sizes = ((64, 48), (33, 61), (16, 16), (9, 5))
+        self.sources = [(jpeg(rng.integers(0, 256, (*size[::-1], 3), np.uint8)), size) for size in sizes]
 
     def step(self, chance: random.Random) -> str:
         draw = Drawing(np.random.default_rng(chance.getrandbits(64)))
@@ -134,7 +110,7 @@ class Steps(Driver):
         n = int(draw.rng.integers(1, 4)) if high * wide < 1 << 16 else 1
         kind = str(draw.rng.choice(list(TYPES)))
         images = draw.array((n, high, wide, 3), np.uint8)
-        finish, out = draw.finish(n, high * wide, kind), draw.array((n, high, wide, 3), TYPES[kind])
+        finish, out = draw.finish(n, (high, wide), kind), draw.array((n, high, wide, 3), TYPES[kind])
         found = []
         for name in SETS:
             out[...] = 0
@@ -152,7 +128,7 @@ class Steps(Driver):
         high, wide = rng.integers(1, 80, 2).tolist()
         boxes = np.stack([draw.box(size, high, wide) for _, size in chosen])
         clip, kind = bool(rng.integers(2)), str(rng.choice(list(TYPES)))
-        finish = draw.finish(n, high * wide, kind)
+        finish = draw.finish(n, (high, wide), kind)
         finish = finish._replace(work=finish.work.paired(np.arange(n)))
         source, _alive = batch_of([data for data, _ in chosen], rng.integers(1, 9, n).tolist())
         flips = rng.integers(0, 14, n).astype(np.uint8)
@@ -179,10 +155,3 @@ def same(one: np.ndarray, two: np.ndarray, kind: str) -> bool:
     if kind == "bfloat16":
         views = [(each.astype(np.uint32) << 16).view(np.float32) for each in views]
     return np.array_equal(*views, equal_nan=True)
-
-
-def jpeg(rng: np.random.Generator, width: int, height: int) -> bytes:
-    """A JPEG of noise."""
-    buffer = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()

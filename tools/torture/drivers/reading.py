@@ -68,18 +68,15 @@ class WholeRead:
             count = len(reader)
             rows = sorted({0, count - 1, *(self.chance.randrange(count) for _ in range(ROWS))}) if count else []
             indices = np.array(rows[:ROWS], np.int64)
-            self._columns(reader, indices)
+            try:
+                reader.keys(reader.columns(indices))
+            except IofastError as error:
+                self.take(error)
             for field in reader.manifest.fields:
                 self._field(reader, indices, field)
             self._images(reader, indices)
             self._records(reader, rows)
         return self._verify(foreign)
-
-    def _columns(self, reader: Reader, indices: NDArray[np.int64]) -> None:
-        try:
-            reader.keys(reader.columns(indices))
-        except IofastError as error:
-            self.take(error)
 
     def _field(self, reader: Reader, indices: NDArray[np.int64], field: str) -> None:
         failed: Failures = {}
