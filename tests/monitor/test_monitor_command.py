@@ -19,7 +19,7 @@ from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.monitor import follow, live
 from iofast.monitor.compare import compare
-from iofast.monitor.findings import Bound, Verdict
+from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Snapshot
@@ -271,18 +271,6 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str, capsys: pytest.Capt
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_verdicts_to_fail_on() -> None:
-    assert Request(fail_on="input-bound, unknown").failing() == {Bound.INPUT, Bound.UNKNOWN}
-    assert Request().failing() == frozenset()
-
-
-def test_help_and_start_import_nothing_heavy() -> None:
-    program = "import sys; from iofast.cli import main\ntry: main(['monitor', '--help'])\nexcept SystemExit: pass\n"
-    program += "print({'rich', 'torch', 'numpy', 'psutil', 'pynvml'} & set(sys.modules), file=sys.stderr)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stderr == "set()\n"
 
 
 # --- what a change gained: the change and its noise, the exit status, and files that are something else

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
-import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,30 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
 
-from benchmarks.verdicts import kept, truth
-from benchmarks.verdicts.feeders import FEEDERS
+from benchmarks.verdicts import truth
 from benchmarks.verdicts.host import Cuda, Device
 from benchmarks.verdicts.program_runs import Place, Run
-from benchmarks.verdicts.programs import COMPUTE, INPUT, SUITES, UNKNOWN, find
+from benchmarks.verdicts.programs import SUITES, find
 from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
 from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Tier
 from tests.nvml import build
-
-
-def rows(found: truth.Intervals) -> list[list[int]]:
-    return found.tolist()
-
-
-def test_intervals_are_joined_and_cut() -> None:
-    found = truth.intervals([(5, 9), (0, 3), (2, 4), (9, 9), (8, 12)])
-    assert rows(found) == [[0, 4], [5, 12]]
-    assert rows(truth.both(found, truth.intervals([(1, 2), (3, 6), (11, 20)]))) == [[1, 2], [3, 4], [5, 6], [11, 12]]
-    assert rows(truth.gaps(found, 0, 20)) == [[4, 5], [12, 20]]
-    assert rows(truth.gaps(truth.intervals([]), 0, 20)) == [[0, 20]]
-    assert truth.length(found) == 11
 
 
 def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> None:
@@ -108,57 +90,6 @@ def test_suites_are_large_and_apart() -> None:
     assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
 
 
-@pytest.mark.parametrize("suite", ["tune", "final"])
-def test_loaders_of_a_programs_own_have_twins(suite: str) -> None:
-    """A rule that called all of them input-bound would be wrong of every second one."""
-    own = [program for program in SUITES[suite] if program.loader in ("queue", "processes", "generator", "socket")]
-    for loader in {program.loader for program in own}:
-        assert {program.bounds for program in own if program.loader == loader} >= {INPUT, COMPUTE}, loader
-    assert {program.bounds for program in SUITES[suite]} >= {UNKNOWN}, "waits for something else"
-
-
-GIVEN = """
-import itertools, sys
-from dataclasses import replace
-from pathlib import Path
-from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
-from benchmarks.verdicts.programs import SUITES
-
-for loader in FEEDERS:
-    program = next(one for suite in SUITES.values() for one in suite if one.loader == loader)
-    try:
-        batches = feeder_of(replace(program, load="nothing"), Path(sys.argv[1]))
-    except UnavailableError as error:
-        print(loader, error)
-    else:
-        print(loader, *(len(batch) == program.batch for batch in itertools.islice(batches, 3)), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_what_feeders_give() -> None:
-    """In a process of its own, which they leave with nothing behind."""
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path has 107 characters at most
-        command = [sys.executable, "-c", GIVEN, folder]
-        own = os.environ | {"TMPDIR": folder}
-        root = ROOT
-        run = subprocess.run(command, cwd=root, env=own, capture_output=True, text=True, timeout=300, check=False)
-        assert run.returncode == 0, run.stderr
-        until = time.monotonic() + 30
-        while (left := list(Path(folder).glob("iofast-feeder-*"))) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert not left
-    given = dict(line.split(" ", 1) for line in run.stdout.splitlines())
-    missing = {loader: reason for loader, reason in given.items() if reason.endswith("is not installed")}
-    assert given == {loader: missing.get(loader, "True True True") for loader in FEEDERS}
-    assert missing.keys() <= {"zeromq", "grpc"}
-
-
-def test_what_was_seen_survives_json() -> None:
-    verdict = Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.STACKS), Severity.BOUND, phases={})
-    assert kept.read(Verdict, json.loads(json.dumps(kept.plain(verdict)))) == verdict
-
-
 def test_scores_count_what_is_wrong() -> None:
     run = Run(find("tune", "compute-step"), inside=False, true=truth_of(0.02))
     wrong = Scored(run, Verdict(Bound.INPUT, None, StallBounds(0.1, 0.3, Tier.OUTSIDE), Severity.BOUND))
@@ -169,16 +100,6 @@ def test_scores_count_what_is_wrong() -> None:
     met = {what: met for what, _, _, met in asked([wrong, wide], inside=False)}
     assert not any(met.values())
     assert "| compute-bound | 1 | 1 |" in confusion([wrong, wide])
-
-
-@pytest.mark.parametrize(("name", "bound"), [("sleeps", Bound.UNKNOWN), ("serves", Bound.IDLE)])
-def test_an_abstention_may_be_right(name: str, bound: Bound) -> None:
-    run = Run(find("tune", name), inside=False, true=truth_of(0.0))
-    told = Scored(run, Verdict(bound, None, None, Severity.NONE))
-    assert (told.right, told.misled, told.abstained, told.as_built) == (True, False, False, True)
-    for wrong in (Bound.INPUT, Bound.COMPUTE):
-        one = Scored(run, Verdict(wrong, None, StallBounds(0.3, 0.4, Tier.STACKS), Severity.NONE))
-        assert (one.right, one.misled) == (False, True)
 
 
 def truth_of(stall: float) -> truth.Truth:
