@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from monitor_moments import busy as compute_bound
 from monitor_moments import moment
 from monitor_snapshots import BUSY, DEVICE, LOADER, MAIN, snapshot, stacks, training, worker
 
@@ -15,12 +13,8 @@ from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Ver
 from iofast.monitor.limits import step_phases
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.render import wording
-from iofast.monitor.render.html_report import html
-from iofast.monitor.render.layout import drawn, whole
-from iofast.monitor.render.moment import Moment
-from iofast.monitor.render.printed import to_json
 from iofast.monitor.render.wording import explanation
-from iofast.monitor.snapshot import Doing, Frame, LoaderFigures, Looks, Snapshot, WaitSite, WaitSource
+from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.verdict import classify
 
@@ -326,29 +320,4 @@ def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
 
 def test_views_show_the_loader_whose_steps_take_most_of_the_time() -> None:
     other = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
-    now = replace(shown(TRAIN), snapshot=snapshot(loaders=(other, TRAIN)))
-    assert wording.step(now.snapshot).startswith("forward 61%")
-    assert "metric" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
-
-
-def shown(loader: LoaderFigures, verdict: Verdict | None = None) -> Moment:
-    return moment(5, last=verdict or compute_bound(), loaders=(loader,), notes=())
-
-
-def test_every_view_shows_them() -> None:
-    now = shown(ON_DEVICE)
-    text = "forward 61%  backward 33%  optimizer 4%  loss 0%"
-    assert f"step       {text}" in [line.plain for line in whole(now)]
-    for size in ((80, 24), (120, 40)):
-        assert any(line.plain.startswith(f"step       {text}") for line in drawn([now], 0, size)), size
-    assert text in html([now], datetime(2026, 11, 21, tzinfo=UTC))
-    (loader,) = to_json(now)["loaders"]
-    assert (loader["phases"], loader["phases_on_device"]) == (ON_DEVICE.phases, True)
-    evidence = Evidence("step_phases", 0.61, "forward takes 61% of a step")
-    judged = replace(compute_bound(), evidence=(evidence,))
-    assert wording.summary(shown(ON_DEVICE, judged)).endswith(" · forward takes 61% of a step")
-
-
-def test_views_without_phases_do_not_speak_of_them() -> None:
-    now = shown(LOADER)
-    assert not any(line.plain.startswith("step ") for line in (*whole(now), *drawn([now], 0, (120, 40))))
+    assert wording.step(snapshot(loaders=(other, TRAIN))).startswith("forward 61%")

@@ -16,7 +16,6 @@ from monitor_snapshots import BUSY, LOADER, snapshot, stacks, training
 from test_monitor_terminal import WHEN
 
 from iofast.monitor.live import Jobs
-from iofast.monitor.render import wording
 from iofast.monitor.render.html_report import html
 from iofast.monitor.render.printed import to_json
 from iofast.monitor.snapshot import Frame, Snapshot
@@ -114,10 +113,3 @@ def test_a_watched_job_has_sums_and_views_show_them() -> None:
     assert set(run["computed"]) == {"low", "high"}
     assert "waited for batches  " in html([last], WHEN)
     assert to_json(moment())["run"] is None
-
-
-def test_words() -> None:
-    rows = list(wording.sums(summed([*busy(90), *seen(Frame.CHECKPOINT, 30)])))
-    assert rows[0][0] == "computed"
-    assert ("checkpoints", "0:30", "25%") in rows
-    assert rows[-1] == ("GPU-hours lost", "0.01", "of 0.03")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from monitor_moments import moment
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, stacks, training, worker
 
 from iofast.monitor.findings import Bound, Cause, Verdict
-from iofast.monitor.render.layout import whole
-from iofast.monitor.render.printed import JsonLines
-from iofast.monitor.render.prometheus import exposition
-from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, Tier, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Doing, Frame, Looks, ProcessFigures, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.verdict import classify
 
 R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
@@ -190,17 +184,3 @@ def test_a_loop_that_waits_is_not_idle() -> None:
         unseen = judged(**{**fed(cpu=cpu), "stacks": None})
         assert unseen.bound is bound, "a process that stacks do not show"
     assert "Python stacks would tell" in judged(**{**fed(cpu=0.01), "stacks": None}).reason
-
-
-def test_every_view_has_the_line() -> None:
-    now = replace(moment(), verdict=judged(**fed()))
-    assert now.verdict.tier is Tier.STACKS
-    told = io.StringIO()
-    JsonLines(told).update(now)
-    expected = {"file": "/u/train.py", "line": 41, "function": "batches", "call": "queue.get", "source": "threads"}
-    share = pytest.approx(0.96)
-    assert json.loads(told.getvalue())["waits"] == {**expected, "loader": True, "share": share}
-    (series,) = (line for line in exposition([now]).split("\n") if line.startswith("iofast_wait_ratio{"))
-    assert 'file="/u/train.py",line="41",function="batches",call="queue.get",source="threads"' in series
-    assert float(series.rpartition(" ")[2]) == share
-    assert any(SAID in line.plain for line in whole(now))

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from monitor_moments import moment, starved
 from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker, workers
 
 from iofast.monitor.advice import advise
 from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.interference import interference
-from iofast.monitor.render.layout import whole
-from iofast.monitor.render.printed import to_json
 from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WorkerTask
 from iofast.monitor.training import Training
@@ -273,11 +270,3 @@ def test_a_verdict_has_it_as_its_second_figure() -> None:
     texts = {one.name: one.text for one in verdict.evidence}
     assert texts["main_queued"] == "the training thread is ready to run and has no processor 20% of the time"
     assert texts["interference"] == verdict.interference.text
-
-
-def test_views_show_it() -> None:
-    seen = moment(last=starved(interference=Interference(0.1, 0.25)))
-    assert any("; a step takes 10% to 25% longer beside the loader" in line.plain for line in whole(seen))
-    assert to_json(seen)["interference"] == {"low": 0.1, "high": 0.25}
-    assert not any("beside" in line.plain for line in whole(moment(last=starved())))
-    assert Interference(0.1, 0.101).text == "a step takes 10% longer beside the loader"
