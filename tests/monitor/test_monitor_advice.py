@@ -88,16 +88,10 @@ THREADS = {"loaders": (replace(LOADER, kind="FastLoader", stages={"decode": 1.9}
 
 # name: (when it speaks: verdict and changes), (a part of the change), [(when it is silent)]
 SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Changes]]]] = {
-    "num_workers": (
-        (WORKERS, BUSY),
-        "num_workers=5",
-        [(CPU, BUSY), (WORKERS, {**BUSY, **system(idle_cores=0.1)}), (STORAGE, BUSY), (COMPUTE, BUSY)],
-    ),
-    "first_workers": (
-        (SINGLE, ALONE),
-        "num_workers=2, persistent_workers=True",
-        [(SINGLE, {**ALONE, **system(cores=1.0)}), (WORKERS, BUSY), (COMPUTE, ALONE)],
-    ),
+    "num_workers": ((WORKERS, BUSY), "num_workers=5",
+     [(CPU, BUSY), (WORKERS, {**BUSY, **system(idle_cores=0.1)}), (STORAGE, BUSY), (COMPUTE, BUSY)]),
+    "first_workers": ((SINGLE, ALONE), "num_workers=2, persistent_workers=True",
+     [(SINGLE, {**ALONE, **system(cores=1.0)}), (WORKERS, BUSY), (COMPUTE, ALONE)]),
     "pack_resize": (
         (CPU, {**BUSY, **DECODES, **BIG, "image_root": "/data/my set"}),
         "iofast pack '/data/my set' train.lmdb --resize 256",
@@ -135,24 +129,15 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
             (COMPUTE, {**ASLEEP, **seen(work={WorkerTask.STARVED: 1.0})}),
         ],
     ),
-    "persistent_workers": (
-        (STARTS, ANEW),
-        "persistent_workers=True",
-        [(COMPUTE, ANEW), (STARTS, {**ANEW, **FAST}), (STARTS, ALONE), (STARTS, BUSY)],
-    ),
-    "page_cache": (
-        (CACHE, ASLEEP),
-        "find train.lmdb -type f -exec cat {} + > /dev/null",
-        [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)],
-    ),
+    "persistent_workers": ((STARTS, ANEW), "persistent_workers=True",
+     [(COMPUTE, ANEW), (STARTS, {**ANEW, **FAST}), (STARTS, ALONE), (STARTS, BUSY)]),
+    "page_cache": ((CACHE, ASLEEP), "find train.lmdb -type f -exec cat {} + > /dev/null",
+     [(STORAGE, ASLEEP), (COMPUTE, ASLEEP)]),
     "stage": ((REMOTE, COLD), "iofast stage URL", [(REMOTE, FAST), (STORAGE, COLD), (COMPUTE, COLD)]),
     "uint8": ((COLLATE, BUSY), "uint8", [(CPU, BUSY), (COMPUTE, BUSY), (TRANSFER, seen({Frame.TRANSFER: 0.05}))]),
     "slow_rank": ((SKEW, BUSY), "another rank's", [(CPU, BUSY), (TALK, {})]),
-    "pin_memory": (
-        (TRANSFER, COPIES),
-        "pin_memory=True",
-        [(TRANSFER, {}), (COMPUTE, COPIES), (TRANSFER, {**COPIES, **FAST})],
-    ),
+    "pin_memory": ((TRANSFER, COPIES), "pin_memory=True",
+     [(TRANSFER, {}), (COMPUTE, COPIES), (TRANSFER, {**COPIES, **FAST})]),
     "mixed_precision": (
         (COMPUTE, RESTING),
         "torch.bfloat16",
@@ -175,24 +160,15 @@ SPEAKS: dict[str, tuple[tuple[Verdict, Changes], str, list[tuple[Verdict, Change
         ],
     ),
     "sender": ((FEEDS, ALONE), "that program", [(STORES, ALONE), (replace(FEEDS, waits=None), ALONE)]),
-    "sync": (
-        (SYNC, seen({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}, syncs=(SITE,))),
-        "train.py:12",
-        [(COMPUTE, seen({Frame.SYNC: 0.5}, syncs=(SITE,))), (SYNC, seen({Frame.SYNC: 0.5}))],
-    ),
-    "compile": (
-        (LAUNCH, seen({Frame.FORWARD: 1.0})),
-        'mode="reduce-overhead"',
-        [(LAUNCH, seen({Frame.FORWARD: 1.0}, compiled=True)), (COMPUTE, {}), (WORKERS, BUSY)],
-    ),
-    "cpu_quota": (
-        (CPU, {**BUSY, **system(throttled_s=0.4)}),
-        "docker update --cpus",
-        [(CPU, BUSY), (CPU, {**BUSY, **system(throttled_s=None)}), (COMPUTE, system(throttled_s=0.4))],
-    ),
+    "sync": ((SYNC, seen({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}, syncs=(SITE,))), "train.py:12",
+     [(COMPUTE, seen({Frame.SYNC: 0.5}, syncs=(SITE,))), (SYNC, seen({Frame.SYNC: 0.5}))]),
+    "compile": ((LAUNCH, seen({Frame.FORWARD: 1.0})), 'mode="reduce-overhead"',
+     [(LAUNCH, seen({Frame.FORWARD: 1.0}, compiled=True)), (COMPUTE, {}), (WORKERS, BUSY)]),
+    "cpu_quota": ((CPU, {**BUSY, **system(throttled_s=0.4)}), "docker update --cpus",
+     [(CPU, BUSY), (CPU, {**BUSY, **system(throttled_s=None)}), (COMPUTE, system(throttled_s=0.4))]),
     "other_programs": ((TAKEN, SHARED), "taskset -acp 0 7 ", [(CPU, SHARED), (COMPUTE, SHARED)]),
     "clocks": ((THROTTLED, {}), "TEMPERATURE", [(replace(THROTTLED, evidence=()), {}), (COMPUTE, {})]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPEAKS)
@@ -232,12 +208,6 @@ def test_words_fit_the_case() -> None:
     assert given_(late)["slow_rank"].change.startswith("iofast monitor --pid")
 
 
-def test_first_workers_of_a_fastloader_without_threads() -> None:
-    alone = {**ALONE, "loaders": (replace(LOADER, kind="FastLoader", num_workers=0),)}
-    assert given_(SINGLE, **alone)["first_workers"].change == 'FastLoader(..., num_workers="auto")'
-    assert "first_workers" not in given_(SINGLE, **THREADS)
-
-
 @pytest.mark.parametrize(("name", "case"), [(name, at) for name in SPEAKS for at in range(len(SPEAKS[name][2]))])
 def test_when_it_is_silent(name: str, case: int) -> None:
     judged, changes = SPEAKS[name][2][case]
@@ -257,11 +227,6 @@ def test_the_largest_gain_comes_first() -> None:
     assert gains == sorted(gains, reverse=True)
 
 
-@pytest.mark.parametrize("bound", [Bound.UNKNOWN, Bound.IDLE])
-def test_no_advice_without_a_verdict(bound: Bound) -> None:
-    assert given_(verdict(bound), **{**BUSY, **DECODES, "file_bytes": 400_000}) == {}
-
-
 def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> None:
     """Both compute on the same two cores: taking the loader's work away is worth more than the wait."""
     alone = replace(CPU, stall=StallBounds(0.4, 0.5, Tier.STACKS, host_wait=True))
@@ -272,10 +237,6 @@ def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> N
     assert "share the cores" in judged[1].text
     beside = given_(CPU, **{**BUSY, **DECODES, "file_bytes": 400_000})
     assert beside["fastloader"].gain == beside["pack_resize"].gain == pytest.approx(gain(0.4))
-
-
-def test_gain() -> None:
-    assert list(map(gain, (0.0, 0.5, 1.0, 7.0, -1.0))) == pytest.approx([1.0, 2.0, MOST_GAIN, MOST_GAIN, 1.0])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

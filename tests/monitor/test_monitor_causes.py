@@ -43,87 +43,43 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "no core is free": ({**busy(), "system": FULL}, Cause.CPU, "idle_cores"),
     "workers queue for cores": (busy(0.6, runnable_s=0.35), Cause.CPU, "runnable"),
     "other programs have them": ({**busy(0.1, runnable_s=0.8), "system": SHARED}, Cause.TAKEN, ""),
-    "other programs have them, and workers sleep as well": (
-        {**busy(0.05, runnable_s=0.4), "system": SHARED},
-        Cause.TAKEN,
-        "",
-    ),
-    "other programs have them, and workers wait for storage": (
-        {**busy(0.15, runnable_s=0.1), "system": SHARED},
-        Cause.STORAGE,
-        "worker_asleep",
-    ),
-    "other programs use a few": (
-        {**busy(), "system": replace(FULL, other_cores=1.0)},
-        Cause.CPU,
-        "idle_cores",
-    ),
+    "other programs have them, and workers sleep as well": ({**busy(0.05, runnable_s=0.4), "system": SHARED},
+     Cause.TAKEN, ""),
+    "other programs have them, and workers wait for storage": ({**busy(0.15, runnable_s=0.1), "system": SHARED},
+     Cause.STORAGE, "worker_asleep"),
+    "other programs use a few": ({**busy(), "system": replace(FULL, other_cores=1.0)}, Cause.CPU, "idle_cores"),
     "other programs leave some": ({**busy(), "system": replace(SYSTEM, other_cores=4.0)}, Cause.WORKERS, "idle_cores"),
     "a quota": ({**busy(0.4), "system": replace(SYSTEM, throttled_s=0.5)}, Cause.CPU, "throttled"),
     "nobody knows the cores": ({**busy(), "system": replace(SYSTEM, idle_cores=None)}, None, ""),
     "asleep, as on a network": (workers(cpu=0.05), Cause.STORAGE, "worker_asleep"),
     "asleep, as in a lock": (workers(cpu=0.05, read_calls_bytes=0), None, "worker_asleep"),
     "asleep, reading": ({**workers(cpu=0.2), **at_work(read=0.8, decode=0.2)}, Cause.STORAGE, "worker_asleep"),
-    "in state D": (
-        workers(cpu=0.2, states={"D": 0.7, "R": 0.2, "S": 0.1}, read_bytes=1 << 20),
-        Cause.STORAGE,
-        "worker_disk",
-    ),
+    "in state D": (workers(cpu=0.2, states={"D": 0.7, "R": 0.2, "S": 0.1}, read_bytes=1 << 20), Cause.STORAGE,
+     "worker_disk"),
     "bytes from the disk": (workers(cpu=0.2, read_bytes=900_000), Cause.STORAGE, "uncached"),
-    "from the disk again": (
-        {**workers(cpu=0.2, read_bytes=900_000), "loaders": (replace(LOADER, epoch=2),)},
-        Cause.PAGE_CACHE,
-        "uncached",
-    ),
-    "no memory for a cache": (
-        {**workers(cpu=0.2, read_bytes=900_000), "system": replace(SYSTEM, memory_available=100 << 20)},
-        Cause.PAGE_CACHE,
-        "memory_available",
-    ),
-    "a cold mapping": (
-        workers(cpu=0.2, states={"D": 0.7, "R": 0.2}, major_faults=200, read_bytes=9 << 20, read_calls_bytes=0),
-        Cause.PAGE_CACHE,
-        "major_faults",
-    ),
+    "from the disk again": ({**workers(cpu=0.2, read_bytes=900_000), "loaders": (replace(LOADER, epoch=2),)},
+     Cause.PAGE_CACHE, "uncached"),
+    "no memory for a cache": ({**workers(cpu=0.2, read_bytes=900_000),
+     "system": replace(SYSTEM, memory_available=100 << 20)}, Cause.PAGE_CACHE, "memory_available"),
+    "a cold mapping": (workers(cpu=0.2, states={"D": 0.7, "R": 0.2}, major_faults=200, read_bytes=9 << 20,
+     read_calls_bytes=0), Cause.PAGE_CACHE, "major_faults"),
     "decodes, out of work at times": ({**busy(0.4), **at_work(decode=0.5, starved=0.5)}, Cause.WORKERS, "idle_cores"),
     "collates": ({**busy(), **at_work(collate=0.7, decode=0.3)}, Cause.COLLATE, "collate"),
     "hands over": ({**workers(cpu=0.3), **at_work(send=0.5, collate=0.1, decode=0.4)}, Cause.COLLATE, "collate"),
-    "nobody works ahead": (
-        {
-            "loaders": (replace(FAST, num_workers=0, stages={"decode": 0.5}),),
-            "processes": (MAIN,),
-            "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4},
-        },
-        Cause.SINGLE,
-        "workers",
-    ),
+    "nobody works ahead": ({"loaders": (replace(FAST, num_workers=0, stages={"decode": 0.5}),), "processes": (MAIN,),
+     "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}}, Cause.SINGLE, "workers"),
     "pins": ({**workers(cpu=0.2), "threads": (thread("pt_data_pin", 0.95),)}, Cause.PIN, "pin_cpu"),
     "pins at leisure": ({**busy(), "threads": (thread("pt_data_pin", 0.1),)}, Cause.WORKERS, "idle_cores"),
-    "loads by itself": (
-        {"processes": (MAIN,), "stacks": stacks({Frame.LOADER_INLINE: 0.6, Frame.SYNC: 0.4})},
-        Cause.SINGLE,
-        "loader_inline",
-    ),
-    "loads by itself, by /proc": (
-        {"processes": (MAIN,), "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}},
-        Cause.SINGLE,
-        "workers",
-    ),
-    "threads of whom nobody knows": (
-        {"processes": (replace(MAIN, cpu_s=0.9),), "main": Looks(20, LATE, 0.02)},
-        Cause.WORKERS,
-        "thread_cpu",
-    ),
-    "threads that decode": (
-        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),)},
-        Cause.WORKERS,
-        "read_share",
-    ),
-    "threads that read, by stacks": (
-        {"processes": (replace(MAIN, cpu_s=0.15),), "main": Looks(20, LATE, 0.02), **at_work(read=0.9, decode=0.1)},
-        Cause.STORAGE,
-        "thread_cpu",
-    ),
+    "loads by itself": ({"processes": (MAIN,), "stacks": stacks({Frame.LOADER_INLINE: 0.6, Frame.SYNC: 0.4})},
+     Cause.SINGLE, "loader_inline"),
+    "loads by itself, by /proc": ({"processes": (MAIN,), "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}},
+     Cause.SINGLE, "workers"),
+    "threads of whom nobody knows": ({"processes": (replace(MAIN, cpu_s=0.9),), "main": Looks(20, LATE, 0.02)},
+     Cause.WORKERS, "thread_cpu"),
+    "threads that decode": ({"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),)},
+     Cause.WORKERS, "read_share"),
+    "threads that read, by stacks": ({"processes": (replace(MAIN, cpu_s=0.15),), "main": Looks(20, LATE, 0.02),
+     **at_work(read=0.9, decode=0.1)}, Cause.STORAGE, "thread_cpu"),
     "threads that feed a loader that is watched": (  # which has stages of its own, and none of them does anything
         {
             "processes": (replace(MAIN, cpu_s=0.02),),
@@ -134,34 +90,19 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
         Cause.STORAGE,
         "thread_cpu",
     ),
-    "threads without cores": (
-        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL},
-        Cause.CPU,
-        "idle_cores",
-    ),
-    "threads that wait for an object store": (
-        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=replace(ASKED, read=30_000_000)),)},
-        Cause.REMOTE,
-        "store_answer",
-    ),
-    "threads that read an object store's cache": (
-        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=replace(ASKED, read=900_000_000)),)},
-        Cause.STORAGE,
-        "read_share",
-    ),
-    "threads whose requests all fail": (
-        {"processes": (MAIN,), "loaders": (replace(STORED, traffic=TrafficStats(retries=7)),)},
-        Cause.REMOTE,
-        "store_retries",
-    ),
-    "threads that read": (
-        {"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 1.5, "decode": 0.2}),)},
-        Cause.STORAGE,
-        "read_share",
-    ),
+    "threads without cores": ({"processes": (MAIN,),
+     "loaders": (replace(FAST, stages={"read": 0.1, "decode": 1.8}),), "system": FULL}, Cause.CPU, "idle_cores"),
+    "threads that wait for an object store": ({"processes": (MAIN,),
+     "loaders": (replace(STORED, traffic=replace(ASKED, read=30_000_000)),)}, Cause.REMOTE, "store_answer"),
+    "threads that read an object store's cache": ({"processes": (MAIN,),
+     "loaders": (replace(STORED, traffic=replace(ASKED, read=900_000_000)),)}, Cause.STORAGE, "read_share"),
+    "threads whose requests all fail": ({"processes": (MAIN,),
+     "loaders": (replace(STORED, traffic=TrafficStats(retries=7)),)}, Cause.REMOTE, "store_retries"),
+    "threads that read": ({"processes": (MAIN,), "loaders": (replace(FAST, stages={"read": 1.5, "decode": 0.2}),)},
+     Cause.STORAGE, "read_share"),
     "the slowest rank": ({**busy(), "peers": {0: 0.02, 2: 0.1}}, Cause.RANK_SKEW, "rank_gap"),
     "all ranks wait": ({**busy(), "peers": {0: 0.55, 2: 0.5}}, Cause.WORKERS, "idle_cores"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -170,17 +111,6 @@ def test_cause(name: str) -> None:
     cause, found = find_cause(Training(training(10, **{"doing": LATE, "idle": 0.6, **changes})))
     assert cause is expected
     assert not evidence or evidence in {one.name for one in found}
-
-
-def test_an_input_bound_verdict_names_its_cause() -> None:
-    verdict = classify(training(doing=LATE, idle=0.6, **busy()))
-    assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.WORKERS)
-    assert {"stall", "device_idle", "worker_cpu", "idle_cores"} <= {one.name for one in verdict.evidence}
-
-
-def test_no_cause_without_input_bound() -> None:
-    verdict = classify(training(doing={Doing.FUTEX: 1.0}, idle=0.01, **busy()))
-    assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, None)
 
 
 @pytest.mark.parametrize("queued", [0.7, 0.02])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from glob import glob
 
 import pytest
-from proc_folder import TRAIN, ProcFolder, running, until
+from proc_folder import TRAIN, ProcFolder, running
 
-from iofast import meter as telemetry
 from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.probe.family import Peers, rank_of
 from iofast.monitor.snapshot import Job
@@ -43,16 +41,13 @@ WORKER, PYTHON = "pt_data_worker", "python"
     [
         ([(10, "bash", 1, SHELL), (11, PYTHON, 1, b"python\0serve.py\0")], (), []),
         # 77: another user's, or of the machine while this is a container
-        (
-            [(10, PYTHON, 1, TRAIN), (11, "blender", 1, b"/bin/blender\0"), (12, PYTHON, 1, TRAIN)],
-            (10, 11, 77),
-            [10, 11],
-        ),
+        ([(10, PYTHON, 1, TRAIN), (11, "blender", 1, b"/bin/blender\0"), (12, PYTHON, 1, TRAIN)], (10, 11, 77),
+         [10, 11]),
         ([(10, PYTHON, 1, TRAIN), (11, WORKER, 10, TRAIN)], (), [10]),
         ([(20, PYTHON, 1, TRAIN), (21, PYTHON, 20, SERVER), (22, WORKER, 21, SERVER)], (), [20]),
     ],
     ids=["none", "gpu", "workers", "fork server"],
-)
+)  # fmt: skip
 def test_by_gpu_and_by_workers(
     proc: ProcFolder, tree: list[tuple[int, str, int, bytes]], on_gpu: tuple[int, ...], trainings: list[int]
 ) -> None:
@@ -60,7 +55,7 @@ def test_by_gpu_and_by_workers(
     assert found(*on_gpu) == trainings
 
 
-@pytest.mark.parametrize("name", ["pt_data_pin", "pt_autograd_0", "iofast-2"])
+@pytest.mark.parametrize("name", ["pt_data_pin", "iofast-2"])
 def test_by_threads(proc: ProcFolder, name: str) -> None:
     proc.process(10)
     proc.thread(10, 20, name)
@@ -106,23 +101,15 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
     [
         (b"python\0/bin/jupyter-lab\0", False),
         (b"python\0-m\0ipykernel_launcher\0-f\0kernel.json\0", False),
-        (b"python\0-m\0notebook\0", False),
         (b"python\0-m\0tensorboard.main\0--logdir\0runs\0", False),
         (b"python\0-m\0iofast\0monitor\0", False),
-        (b"python\0/bin/iofast\0monitor\0--once\0", False),
         (b"python\0/bin/tensorboard\0--logdir\0runs\0", False),
-        (b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0", False),
         (b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0", False),
         (b"python\0/bin/pytest\0tests\0", False),
-        (b"python\0-m\0pytest\0", False),
         (b"python\0-u\0-c\0import sys;exec(eval(sys.stdin.readline()))\0", False),  # of pytest-xdist
-        (b"python\0-m\0unittest\0", False),
         (b"python\0pytest.py\0", True),
         (b"python\0train.py\0--tensorboard\0jupyter\0", True),  # words of options do not matter
-        (b"python\0train_notebook.py\0", True),
         (b"python\0tensorboard_training.py\0", True),
-        (b"python\0notebook.py\0", True),
-        (b"python\0-u\0train.py\0monitor\0", True),
         (b"python\0-W\0error\0train.py\0", True),
         (b"python\0-m\0iofast\0bench\0", True),
     ],
@@ -131,13 +118,6 @@ def test_programs_that_never_train(proc: ProcFolder, line: bytes, trains: bool) 
     proc.process(10, line=line)
     proc.thread(10, 20, "pt_autograd_0")
     assert found(10) == ([10] if trains else [])
-
-
-def test_never_this_process_nor_what_it_runs_in(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(os.getpid(), parent=10)
-    proc.thread(10, 20, "pt_autograd_0")
-    assert found(os.getpid()) == []
 
 
 def test_only_this_users(proc: ProcFolder) -> None:
@@ -215,7 +195,6 @@ def test_commands_are_bounded(proc: ProcFolder) -> None:
         (b"OMPI_COMM_WORLD_RANK=1\0OMPI_COMM_WORLD_SIZE=2\0", (1, 2)),
         (b"SLURM_PROCID=0\0SLURM_STEP_NUM_TASKS=4\0", (0, 4)),
         (b"RANK=8\0WORLD_SIZE=8\0", None),
-        (b"RANK=x\0WORLD_SIZE=8\0", None),
         (b"RANK=3\0", None),
         (b"junk\0\xff=1\0", None),
     ],
@@ -260,28 +239,9 @@ def test_a_real_training() -> None:
         time.sleep(60)
     """
     with running(program) as process:
-        threads = len(glob("/proc/[0-9]*/task/*"))
-        start = time.thread_time()
         jobs = {job.pid: job for job in find_jobs()}
-        assert time.thread_time() - start < 0.3 + 0.0005 * threads  # of everybody; 0.006 s for 65 processes
         assert process.pid in jobs
         (worker,) = ProcessTable(os.geteuid()).below(process.pid)
         assert job_of(worker) == job_of(process.pid) == jobs[process.pid]
         assert jobs[process.pid].command.startswith(sys.executable)
         assert os.getpid() not in jobs
-
-
-def test_a_real_page() -> None:
-    program = """
-        from iofast.meter import LoaderInfo, Slot, Totals
-        import time
-        Slot(LoaderInfo("train", rank=1, world_size=4)).write(Totals(0, 1, 8, 1, 10, 5, 1, 0, 0, 1))
-        print(1, flush=True)
-        time.sleep(60)
-    """
-    with running(program) as process:
-        jobs = {job.pid: job for job in find_jobs()}
-        assert (jobs[process.pid].rank, jobs[process.pid].world_size) == (1, 4)
-        process.kill()
-        process.wait()
-        assert until(lambda: process.pid not in {page.pid for page in telemetry.pages()})

@@ -122,16 +122,6 @@ def test_signals_and_group_are_as_without_us(scope: str) -> None:
     assert int(ours[-1], 16) & ~internal == int(bare[-1], 16) & ~internal
 
 
-def test_the_masks_of_this_process_come_back(scope: str) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Program([*PYTHON, "pass"]):
-        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    with pytest.raises(FileNotFoundError):
-        Program(["/does/not/exist"])
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-
-
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_a_signal_for_us_is_passed_on_once(name: str) -> None:
     number = getattr(signal, name)
@@ -175,14 +165,6 @@ def test_stop_and_continue() -> None:
     process.terminate()
     assert line(process) == "seen 15\n"
     assert ended(process) == 0
-
-
-def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
-    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(.5); sys.exit(5)"
-    process = beside(*PYTHON, code)
-    line(process)
-    process.terminate()
-    assert ended(process) == 5
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in is compiled, and there is no cc")

@@ -113,11 +113,6 @@ def test_packing_comes_before_the_loader_that_reads_it(
     ]
 
 
-def test_without_its_source() -> None:
-    (advice,) = (one for one in advised(Cause.CPU, None, **BUSY) if one.name == "fastloader")
-    assert "\nloader = FastLoader(dataset, 64, shuffle=True, drop_last=True,\n" in advice.change
-
-
 def test_a_hostile_folder_adds_no_line_to_paste() -> None:
     (advice, _) = advised(Cause.CPU, OWN, **BUSY, file_bytes=400_000, image_root="/x\nrm -r .")
     assert advice.change == r"iofast pack '/x\nrm -r .' train.lmdb --resize 256"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from nvml import Ring, build, environment, write
+from nvml import Ring, build, write
 
 from iofast.monitor.probe import nvml
 from iofast.monitor.probe.nvml import NvmlProbe
@@ -155,19 +153,6 @@ def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path, monkeypatch: 
     assert probe.notes == ()
 
 
-def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "_RETRY_S", 0.0)
-    probe = play("gpu 0\nerror nvmlDeviceGetPowerUsage 0 NVML_ERROR_NOT_SUPPORTED")
-    assert only(probe).busy == 1.0
-    write(script, "gpu 0\ngeneration 2\nerror nvmlInitWithFlags * NVML_ERROR_DRIVER_NOT_LOADED")
-    assert (probe.devices(ME, 1.0), probe.processes()) == ((), {})
-    assert probe.notes != ()
-    write(script, "gpu 0\ngeneration 2")
-    figures = only(probe)
-    assert (figures.busy, figures.power_w) == (1.0, 200), "what the driver before refused is asked for again"
-    assert probe.notes == ()
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -192,16 +177,6 @@ def test_samples_that_cannot_be(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
     samples = [pynvml.c_nvmlSample_t(end, pynvml.c_nvmlValue_t(uiVal=value)) for end, value in times]
     monkeypatch.setattr(pynvml, "nvmlDeviceGetSamples", lambda *_: (1, samples))
     assert only(probe).busy == pytest.approx(0.6)
-
-
-def test_by_the_loader_of_the_system_as_users_have_it(library: Path, script: Path) -> None:
-    write(script, "gpu 0 name=One\ntrace 0 steady 50")
-    program = (
-        "from iofast.monitor.probe.nvml import *; p = NvmlProbe.open(); d, = p.devices((), 1); print(d.name, d.busy)"
-    )
-    told = [sys.executable, "-c", program]
-    run = subprocess.run(told, env=environment(library, script), capture_output=True, text=True, timeout=60)
-    assert run.stdout == "One 0.5\n", run.stderr
 
 
 @pytest.mark.gpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,42 +68,6 @@ def test_phases_of_an_interval() -> None:
     totals["forward"] = PhaseTotals(12, 8, 800_000_000)  # the device lies behind: the mean until now, 0.1 s
     assert difference(before, replace(then, phases=totals)).phases["forward"] == pytest.approx(0.2)
     assert difference(before, then).phases == {}
-
-
-TRAINING = """
-    import os, time
-    from iofast import watch
-    meter = watch([[0]] * 100_000, name="train", device="cpu")
-    forward = backward = begun = 0.0
-    with open(os.environ["TMPDIR"] + "/shares", "w", buffering=1) as shares:
-        for number, _ in enumerate(meter):
-            start = time.monotonic()
-            with meter.step("forward"): time.sleep(0.060)
-            middle = time.monotonic()
-            with meter.step("backward"): time.sleep(0.030)
-            end = time.monotonic()
-            time.sleep(0.010)
-            if number == 1:
-                begun = time.monotonic()
-                print("trains", flush=True)
-            elif number > 1:
-                forward, backward = forward + middle - start, backward + end - middle
-                print(forward / (time.monotonic() - begun), backward / (time.monotonic() - begun), file=shares)
-"""
-
-
-def test_phases_of_a_live_training(own_pages: Job, tmp_path: Path) -> None:
-    """Read from outside: 60 % and 30 % of a step, or what this machine made of these sleeps."""
-    with running(TRAINING) as training:
-        probe = PagesProbe(job_of(training.pid))
-        time.sleep(2.0)
-        (found,) = probe.take()
-        forward, backward = map(float, (tmp_path / "shares").read_text().splitlines()[-1].split())
-    assert found.batches >= 10
-    assert found.step_s is not None
-    assert not found.phases_on_device
-    shares = {name: seconds / found.batches / found.step_s for name, seconds in found.phases.items()}
-    assert shares == {"forward": pytest.approx(forward, abs=0.04), "backward": pytest.approx(backward, abs=0.04)}
 
 
 @pytest.fixture

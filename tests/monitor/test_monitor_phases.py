@@ -47,7 +47,7 @@ def of_workers(*numbers: int, cpu: float = 0.5) -> dict[str, Any]:
         (Frame.LOADER_WAIT, T),
         (Frame.SYNC, T),
     ],
-)
+)  # fmt: skip
 def test_stacks_tell_the_phase(frame: Frame, phase: Phase) -> None:
     assert found([*busy(4), seen(frame), *busy(4)]) == [T] * 4 + [phase] + [T] * 4
 
@@ -181,14 +181,10 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
             "the training thread in `main`, train.py:30, for `next`; "
             "workers 201, 202 in `__getitem__`, data.py:12, for `lock.acquire`",
         ),
-        (
-            {"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
-            "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)",
-        ),
-        (
-            {"stacks": None, "processes": (process(), *(process(number) for number in range(1, 7)))},
-            "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep",
-        ),
+        ({"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
+         "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)"),
+        ({"stacks": None, "processes": (process(), *(process(number) for number in range(1, 7)))},
+         "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep"),
         ({"stacks": None, "processes": (process(cpu_s=0.01),), "loaders": (PAGE,)}, "the training thread asleep"),
         ({"stacks": stacks({Frame.COMMUNICATION: 1.0}), "processes": (process(),)}, "the training thread asleep"),
         (
@@ -203,7 +199,7 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
         ),
     ],
     ids=["stacks", "states", "many", "page", "other ranks", "spins", "spins in its own loader"],
-)
+)  # fmt: skip
 def test_where_a_hang_stands(changes: Any, where: str) -> None:
     verdict = classify(shots(30, **changes))
     assert (verdict.bound, verdict.cause, verdict.severity, verdict.advice) == (
@@ -235,7 +231,7 @@ def test_where_a_hang_stands(changes: Any, where: str) -> None:
         *("reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"),
         *("steps", "threads", "works in its loader"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_hang(changes: Any) -> None:
     assert classify(shots(40, **changes)).bound is not Bound.STALLED
 

@@ -98,16 +98,6 @@ def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
     assert figures.workers.get(WorkerTask.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
 
 
-def test_an_ended_process() -> None:
-    with subprocess.Popen(["true"]) as process:
-        pass
-    if stacks.pyspy() is None:
-        pytest.skip("py-spy is not installed")
-    probe = StackProbe(Job(process.pid, 0, ""))
-    assert burst(probe) is None
-    assert probe.note == f"no Python stacks: process {process.pid} has ended"
-
-
 @pytest.mark.parametrize(
     ("scope", "way"),
     [("0", "--cap-add SYS_PTRACE"), ("1", "`iofast monitor -- python train.py`"), ("2", "sudo"), ("3", "forbids"), ("", "same user")],
@@ -255,12 +245,6 @@ def test_bursts_keep_their_budget(at_once: StackProbe, monkeypatch: pytest.Monke
         waits.append(at_once._due_at - clock[0])
     assert waits[:3] == [0.25] * 3, "the first four cost 0.2 s together"
     assert waits[6:] == pytest.approx([0.05 / 0.009] * 2)
-
-
-def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "pyspy", lambda: None)
-    probe = StackProbe(job)
-    assert (burst(probe), "pip install" in probe.note) == (None, True)
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:

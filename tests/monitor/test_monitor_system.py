@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from proc_folder import ProcFolder, job, running
+from proc_folder import ProcFolder, job
 
-from iofast.monitor.find import job_of
 from iofast.monitor.probe import machine_facts
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.machine_facts import SystemProbe
@@ -118,17 +117,6 @@ def test_a_group_that_is_the_hosts(machine: Machine) -> None:
     machine.group("3:cpu:/../../elsewhere", machine.groups / "cpu")
     (machine.groups / "cpu.max").write_text("150000 100000")
     assert machine.probe().take(1.0).cores == min(1.5, len(machine.cores))
-
-
-def test_real_machine() -> None:
-    with running("import time; print(1, flush=True); time.sleep(60)") as process:
-        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
-        figures = SystemProbe(job_of(process.pid)).take(0.5)
-    assert figures.cores <= 1
-    assert figures.idle_cores is not None
-    assert 0 <= figures.idle_cores <= 1
-    assert figures.memory_available is not None
-    assert figures.memory_available > 0
 
 
 def test_other_programs(machine: Machine) -> None:
@@ -255,16 +243,3 @@ def test_the_root_where_no_image_was_seen_open(proc: ProcFolder, tmp_path: Path,
     open_in(proc, 10, 3, data(tmp_path / "train.lmdb"))
     files.glimpse([10])
     assert files.image_root(root) is None  # a container is read
-
-
-def test_open_files_stay_few(proc: ProcFolder, tmp_path: Path) -> None:
-    proc.process(10)
-    files = DataFolders()
-    for number in range(140):
-        (proc.path / "10" / "fd").mkdir(exist_ok=True)
-        link = proc.path / "10" / "fd" / "3"
-        link.unlink(missing_ok=True)
-        link.symlink_to(data(tmp_path / str(number) / "x" / "1.jpg"))
-        files._turn = 0
-        files.glimpse([10])
-    assert len(files._seen) <= 129

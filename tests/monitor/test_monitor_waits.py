@@ -45,37 +45,24 @@ CAUSES: dict[str, tuple[dict[str, Any], Cause]] = {
     "a thread that reads": (fed(cpu=0.8, work={WorkerTask.READ: 0.9, WorkerTask.DECODE: 0.1}), Cause.STORAGE),
     "a thread that decodes": (fed(cpu=0.9, work={WorkerTask.DECODE: 1.0}), Cause.WORKERS),
     "a thread that decodes at times": (fed(cpu=0.35, work={WorkerTask.DECODE: 1.0}), Cause.WORKERS),
-    "a thread that decodes beside a child": (
-        fed(cpu=0.9, work={WorkerTask.DECODE: 1.0}, others=(FORKED,)),
-        Cause.WORKERS,
-    ),
+    "a thread that decodes beside a child": (fed(cpu=0.9, work={WorkerTask.DECODE: 1.0}, others=(FORKED,)),
+     Cause.WORKERS),
     "threads, and no cores": (fed(cpu=1.9, system=replace(SYSTEM, idle_cores=0.1)), Cause.CPU),
-    "a child": (
-        fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(FORKED,)),
-        Cause.STORAGE,
-    ),
-    "a busy child": (
-        fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(replace(FORKED, cpu_s=0.95),)),
-        Cause.WORKERS,
-    ),
+    "a child": (fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(FORKED,)), Cause.STORAGE),
+    "a busy child": (fed(replace(LINE, source=WaitSource.PROCESSES), doing=Q, others=(replace(FORKED, cpu_s=0.95),)),
+     Cause.WORKERS),
     "a pool of processes": (fed(replace(LINE, source=WaitSource.THREADS), others=(FORKED,)), Cause.STORAGE),
-    "a pool of threads": (
-        fed(replace(LINE, source=WaitSource.PROCESSES), cpu=0.9, work={WorkerTask.DECODE: 1.0}),
-        Cause.WORKERS,
-    ),
+    "a pool of threads": (fed(replace(LINE, source=WaitSource.PROCESSES), cpu=0.9, work={WorkerTask.DECODE: 1.0}),
+     Cause.WORKERS),
     "a socket": (fed(replace(LINE, source=WaitSource.SOCKET, call="zmq.Socket.recv"), doing=Q), Cause.FEEDER),
     "a socket of a busy child": (fed(replace(LINE, source=WaitSource.SOCKET), doing=Q, others=(CHILD,)), Cause.WORKERS),
-    "a socket beside a child asleep": (
-        fed(replace(LINE, source=WaitSource.SOCKET), doing=Q, others=(replace(CHILD, cpu_s=0.01),)),
-        Cause.FEEDER,
-    ),
+    "a socket beside a child asleep": (fed(replace(LINE, source=WaitSource.SOCKET), doing=Q,
+     others=(replace(CHILD, cpu_s=0.01),)), Cause.FEEDER),
     "an event loop": (fed(replace(LINE, source=WaitSource.EVENTS), doing=Q), Cause.STORAGE),
     "asleep in line": (fed(replace(LINE, source=WaitSource.TIMER), frame=Frame.LOADER_INLINE, doing=A), Cause.SINGLE),
-    "reading in line": (
-        fed(replace(LINE, source=WaitSource.FILE), frame=Frame.LOADER_INLINE, doing=Doing.DISK),
-        Cause.SINGLE,
-    ),
-}
+    "reading in line": (fed(replace(LINE, source=WaitSource.FILE), frame=Frame.LOADER_INLINE, doing=Doing.DISK),
+     Cause.SINGLE),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -106,27 +93,14 @@ def test_with_a_device() -> None:
     assert busy.bound is Bound.COMPUTE
 
 
-def test_a_quick_loader_is_none() -> None:
-    """The same line, at which it hardly waits."""
-    verdict = judged(**fed(replace(LINE, share=0.01), cpu=0.99))
-    assert verdict.bound is Bound.COMPUTE
-    assert verdict.waits is None
-    assert "waits_at" not in {one.name for one in verdict.evidence}
-
-
 SLEEPS: dict[str, dict[str, Any]] = {
     "in a log": fed(OTHERS, frame=Frame.WAITING),
     "in a timer": fed(replace(OTHERS, source=WaitSource.TIMER, call="time.sleep"), frame=Frame.WAITING, doing=A),
-    "for an answer": fed(
-        replace(OTHERS, source=WaitSource.PROCESSES, call="multiprocessing.Queue.get"),
-        frame=Frame.WAITING,
-        doing=Q,
-        others=(FORKED,),
-    ),
-    "beside PyTorch's workers": fed(
-        replace(OTHERS, source=WaitSource.PROCESSES), frame=Frame.WAITING, doing=Q, others=(worker(1),)
-    ),
-}
+    "for an answer": fed(replace(OTHERS, source=WaitSource.PROCESSES, call="multiprocessing.Queue.get"),
+     frame=Frame.WAITING, doing=Q, others=(FORKED,)),
+    "beside PyTorch's workers": fed(replace(OTHERS, source=WaitSource.PROCESSES), frame=Frame.WAITING, doing=Q,
+     others=(worker(1),)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("device", [False, True])

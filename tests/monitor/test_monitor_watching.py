@@ -235,16 +235,6 @@ def test_a_container_of_its_own() -> None:
     assert any("container of its own" in note for note in snapshot.notes)
 
 
-def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
-    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
-        time.sleep(0.5)
-        start = time.monotonic()
-        snapshot = watch.interval()
-    assert snapshot.time_s - start >= 0.2
-    assert snapshot.seconds >= 0.7
-    assert snapshot.main.samples <= 4
-
-
 def test_missed_looks_are_not_made_up_for(sleeper: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
