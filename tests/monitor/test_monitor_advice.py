@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker, workers
 
 from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.situation import MOST_GAIN, Situation, gain
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
@@ -239,15 +237,6 @@ def test_a_wait_bounds_no_gain_where_training_gets_the_loaders_processors() -> N
     assert beside["fastloader"].gain == beside["pack_resize"].gain == pytest.approx(gain(0.4))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(list(Bound)), st.sampled_from([None, *Cause]), st.sampled_from(list(SPEAKS)), st.booleans())
-def test_no_verdict_makes_it_raise(bound: Bound, cause: Cause | None, name: str, measured: bool) -> None:
-    judged = replace(verdict(bound, cause), stall=StallBounds(0.0, 1.0, Tier.OUTSIDE) if measured else None)
-    for advice in given_(judged, **SPEAKS[name][0][1]).values():
-        assert advice.gain is None or 1.0 <= advice.gain <= MOST_GAIN
-    assert isinstance(advised([], judged), tuple)
-
-
 def test_ranks_share_the_cores() -> None:
     """Eight ranks that are told to take all four idle cores each would be told to take 32."""
     starved = verdict(Bound.INPUT, Cause.WORKERS, low=0.8, high=0.9)
@@ -291,16 +280,3 @@ def test_workers_of_a_training_on_the_same_cores() -> None:
     judged = classify(shots)
     assert (judged.cause, judged.interference, judged.what_if) == (Cause.WORKERS, None, ())
     assert "num_workers" in {advice.name for advice in judged.advice}
-
-
-def test_first_workers_beside_half_a_core() -> None:
-    """The core on which the training thread makes batches is free for a worker: two cores give up to 1.5 times."""
-    two = replace(SYSTEM, cores=2.0, idle_cores=0.5)
-    inline = stacks({Frame.LOADER_INLINE: 0.5, Frame.FORWARD: 0.5}, workers={WorkerTask.DECODE: 1.0})
-    judged = classify(
-        training(40, doing={Doing.RUNNING: 1.0}, idle=None, devices=(), system=two, processes=(MAIN,), stacks=inline)
-    )
-    assert judged.cause is Cause.SINGLE
-    (advice,) = (each for each in judged.advice if each.name == "first_workers")
-    assert "num_workers=1" in advice.change
-    assert advice.gain == pytest.approx(1.5, abs=0.15)

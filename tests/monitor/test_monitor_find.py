@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 import pytest
-from proc_folder import TRAIN, ProcFolder, running
+from proc_folder import TRAIN, ProcFolder
 
-from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
+from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.probe.family import Peers, rank_of
 from iofast.monitor.snapshot import Job
 
@@ -53,15 +52,6 @@ def test_by_gpu_and_by_workers(
 ) -> None:
     proc.tree(*tree)
     assert found(*on_gpu) == trainings
-
-
-@pytest.mark.parametrize("name", ["pt_data_pin", "iofast-2"])
-def test_by_threads(proc: ProcFolder, name: str) -> None:
-    proc.process(10)
-    proc.thread(10, 20, name)
-    proc.process(11)
-    proc.thread(11, 21, "pt_elastic")
-    assert found() == [10]
 
 
 def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,24 +214,3 @@ def test_peers(proc: ProcFolder) -> None:
 
 
 # --- for real
-
-
-def test_a_real_training() -> None:
-    """A process named as torch names a worker, below one that is named like nothing."""
-    program = """
-        import ctypes, os, time
-        child = os.fork()
-        if not child:
-            ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
-            time.sleep(60)
-        time.sleep(0.1)
-        print(child, flush=True)
-        time.sleep(60)
-    """
-    with running(program) as process:
-        jobs = {job.pid: job for job in find_jobs()}
-        assert process.pid in jobs
-        (worker,) = ProcessTable(os.geteuid()).below(process.pid)
-        assert job_of(worker) == job_of(process.pid) == jobs[process.pid]
-        assert jobs[process.pid].command.startswith(sys.executable)
-        assert os.getpid() not in jobs

@@ -50,23 +50,11 @@ def main():
         loss = net(x).sum()
         loss.backward()
 """,
-    "gradients of all ranks": """
-while True:
-    x = queue.get()  # batch
-    net(x).sum().backward()
-    dist.all_reduce(weight.grad)
-""",
     "next()": """
 it = iter(loader)
 for step in range(n):
     x = next(it)  # batch
     net(x).sum().backward()
-""",
-    "many steps with a batch": """
-for x in batches():  # batch
-    for _ in range(7):
-        x = attacked(x)
-        net(x).sum().backward()
 """,
     "a method that makes one step": """
 class Trainer:
@@ -79,13 +67,6 @@ class Trainer:
         loss = self.net(x)
         loss.backward()
         self.optimizer.step()
-""",
-    "attributes": """
-class Trainer:
-    def run(self):
-        for self.number in range(10):
-            self.batch = self.queue.get()  # batch
-            self.train_step(self.batch)
 """,
     "asyncio": """
 async def train():
@@ -109,13 +90,6 @@ while True:
     job = jobs.get()
     train(job)
 """,
-    "jobs of many steps": """
-while True:
-    job = jobs.get()
-    for step in range(job.steps):
-        loss = net(job.data[step])
-        loss.backward()
-""",
     "answers of another process": """
 for x in loader:  # batch
     questions.put(x)
@@ -136,20 +110,6 @@ while True:
     loss = results.get()
     loss.backward()
     optimizer.step()
-""",
-    "a network elsewhere": """
-while True:
-    x = queue.get()  # batch
-    y = ask(x)
-    loss = criterion(y)
-    loss.backward()
-""",
-    "a log": """
-for x in batches():  # batch
-    loss = net(x).sum()
-    loss.backward()
-    log.put(loss.item())
-    time.sleep(1)
 """,
     "a generator that trains": """
 def fit():

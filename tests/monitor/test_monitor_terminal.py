@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -178,60 +178,24 @@ def test_a_window_that_is_closed_leaves_the_report(tmp_path: Path) -> None:
 
 
 WHEN = datetime(2026, 11, 21, 20, 15, tzinfo=UTC)
-TAGS = frozenset({"html", "head", "meta", "title", "style", "body", "pre", "span"})
-ATTRIBUTES = frozenset({"lang", "charset", "http-equiv", "content", "name", "class"})
-VOID = {"meta"}
-
-
-class Page(HTMLParser):
-    """Which tags and attributes a page has, its text, and whether every tag is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def page(*moments: Moment) -> Page:
-    return Page(html(moments, WHEN))
+TAG = re.compile(r"<(\w+)")
+SPAN = re.compile(r'<span class="r\d+">')
 
 
 def test_the_report_has_everything() -> None:
-    text = "".join(page(*jobs()).words)
-    lines = text[text.index("Is this training waiting") :].rstrip().split("\n")
+    body = html(jobs(), WHEN).partition("<pre>")[2]
+    lines = unescape(re.sub(r"<[^>]*>", "", body)).rstrip().split("\n")
     assert "".join(f"{line.rstrip()}\n" for line in lines) == kept("report")
 
 
 @settings(max_examples=15)
 @given(texts)
-def test_hostile_text_stays_text(text: str) -> None:
-    found = page(moment(3, text, starved(text)))
-    assert found.tags <= TAGS
-    assert found.attributes <= ATTRIBUTES
-    assert found.open == []
-
-
-def test_nothing_is_fetched_or_run() -> None:
-    text = html([moment()], WHEN)
-    assert not re.search(r"https?:|//|url\(|@import|<script|<link|src=|href=", text)
-    assert "default-src 'none'" in text
-    assert "prefers-color-scheme: dark" in text
+def test_hostile_text_stays_text_and_nothing_is_fetched_or_run(text: str) -> None:
+    page = html([moment(3, text, starved(text))], WHEN)
+    assert set(TAG.findall(page)) <= {"html", "head", "meta", "title", "style", "body", "pre", "span"}
+    assert "default-src 'none'" in page
+    body = page.partition("<pre>")[2]
+    assert set(re.findall(r"<[^>]*>", body)) <= {"</pre>", "</body>", "</html>", "</span>", *SPAN.findall(body)}
 
 
 def test_the_report_is_written_at_the_end(tmp_path: Path) -> None:

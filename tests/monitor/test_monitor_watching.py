@@ -97,45 +97,6 @@ class Gpu:
         return (replace(DEVICE, index=self.index, own=self.own),)
 
 
-LOADING = """
-    import ctypes, multiprocessing as m, time
-    def work(queue):
-        ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
-        while True:
-            time.sleep(0.03)
-            queue.put(1)
-    if __name__ == "__main__":
-        fork = m.get_context("fork")
-        queue = fork.Queue()
-        fork.Process(target=work, args=(queue,), daemon=True).start()
-        queue.get()
-        print(1, flush=True)
-        while True:
-            queue.get()
-            time.sleep(0.01)
-"""
-
-
-def test_a_training_that_waits(stacks: type[Stacks]) -> None:
-    """Two thirds of its time, beside a device that is idle by half; intervals follow each other without a gap."""
-    with running(LOADING) as process:
-        gpu: Any = Gpu()
-        watch = Watch(job_of(process.pid), WatchOptions(interval=0.5), gpu)
-        found = [watch.interval() for _ in range(6)]
-        watch.close()
-        assert found[-1].time_s - found[0].time_s == pytest.approx(sum(each.seconds for each in found[1:]))
-        total = sum(each.main.samples for each in found)
-        if total >= 30:  # else looks were dear here, and their share is chance
-            waits = sum(each.main.samples * each.main.shares.get(Doing.QUEUE, 0.0) for each in found)
-            assert waits / total == pytest.approx(0.67, abs=0.25)
-        assert {idle_of(each) for each in found} == {0.5}
-        assert {each.role for each in found[-1].processes} == {"main", "worker"}
-        assert gpu.pids == {each.pid for each in found[-1].processes}
-        assert any(each.stacks == SEEN for each in found)
-        assert found[-1].notes == ("power is not told",)
-        assert found[-1].main.samples >= 1
-
-
 TORCH = """
 import sys, time
 import torch

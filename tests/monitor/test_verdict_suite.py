@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.verdicts import truth
-from benchmarks.verdicts.host import Cuda, Device
 from benchmarks.verdicts.program_runs import Place, Run
 from benchmarks.verdicts.programs import SUITES, find
 from benchmarks.verdicts.score import SHORT, Scored, asked, confusion, score
@@ -46,37 +42,6 @@ def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> Non
 
 
 BUSY = 0.1  # of the processors, used by other tests: then looks are rare, and a fast loader may truly be late
-
-
-@pytest.mark.parametrize("spin", [False, True])
-def test_the_device_runs_what_is_launched(tmp_path: Path, spin: bool) -> None:
-    """One launch after the other, each for its time; the ring says how busy it was; events are stamped on its clock."""
-    device = Device(tmp_path, depth=4, spin=spin)
-    cuda = Cuda(device)
-    first, last = cuda.Event(), cuda.Event()
-    first.record()
-    for _ in range(12):
-        number = device.launch(60_000_000)
-        assert number < 4 or device.completed(number - 4), "the queue holds no more than four"
-    last.record()
-    device.synchronize()
-    assert first.query() and last.query()  # noqa: PT018
-    took_ms = first.elapsed_time(last)
-    time.sleep(0.1)
-    device.close()
-    until = time.monotonic() + 60
-    while not (tmp_path / "busy.bin").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    busy = truth.intervals(np.fromfile(tmp_path / "busy.bin", np.int64))
-    assert truth.length(busy) == 720_000_000
-    assert 720 <= (busy[-1, 1] - busy[0, 0]) / 1e6 <= took_ms + 1e-3, "from the event before to the event after"
-    raw = (tmp_path / "ring.bin").read_bytes()
-    magic, capacity, period, count = struct.unpack_from("<8sIIQ", raw)
-    assert (magic, period) == (b"NVMLRING", 20_000)
-    samples = [struct.unpack_from("<QII", raw, 24 + 16 * number) for number in range(min(count, capacity))]
-    milliseconds = sum(percent for _, percent, _ in samples) * 0.2
-    assert milliseconds == pytest.approx(720, abs=21), "the last period may be under way"
-    assert [later[0] - sooner[0] for sooner, later in pairwise(samples)] == [20_000] * (count - 1)
 
 
 def test_suites_are_large_and_apart() -> None:
