@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proc_folder import read_until
 
 from iofast.monitor import launch
 from iofast.monitor.launch import Program
@@ -136,19 +136,9 @@ def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     pid, leader = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", BESIDE, "0", *PYTHON, COUNTS], os.environ | {"RECORD": "1"})
-    seen = b""
-
-    def until(words: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 15
-        while words not in seen and time.monotonic() < end:
-            if select.select([leader], [], [], 0.1)[0]:
-                seen += os.read(leader, 4096)
-        assert words in seen
-
-    until(b"ready")
+    seen = read_until(leader, b"ready")
     os.write(leader, b"\x03")
-    until(b"seen 2\r\n")
+    seen = read_until(leader, b"seen 2\r\n", seen)
     assert b"passed on" not in seen
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(leader)

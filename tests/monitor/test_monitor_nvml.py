@@ -188,26 +188,18 @@ def test_a_real_gpu() -> None:
     probe = NvmlProbe.open()
     assert probe is not None, NvmlProbe.note
     matrix = torch.zeros(4096, 4096, device="cuda")
-    torch.mm(matrix, matrix)
-    shares = []
-    for work in (True, False):
-        torch.cuda.synchronize()
+
+    def busy(work: bool) -> float:
         probe.devices(ME, 1.0)  # what was before does not count
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            if work:
-                torch.mm(matrix, matrix)
-                torch.cuda.synchronize()
-            else:
-                time.sleep(0.01)
-        by_uuid = {d.uuid.removeprefix("GPU-"): d for d in probe.devices(ME, 1.0)}
-        figures = by_uuid[str(torch.cuda.get_device_properties(0).uuid)]
-        shares.append(figures.busy)
-        assert figures.memory_used is not None
-        assert figures.memory_used > 3 * 4 * 4096**2
-    busy, idle = shares
-    assert busy is not None
-    assert idle is not None
-    assert busy > 0.8
-    assert idle < 0.5
+            torch.mm(matrix, matrix) if work else time.sleep(0.01)
+            torch.cuda.synchronize()
+        uuid = str(torch.cuda.get_device_properties(0).uuid)
+        (figures,) = (one for one in probe.devices(ME, 1.0) if one.uuid.removeprefix("GPU-") == uuid)
+        assert (figures.memory_used or 0) > 2 * 4 * 4096**2
+        return figures.busy or 0.0
+
+    assert busy(work=True) > 0.8
+    assert busy(work=False) < 0.5
     probe.close()

@@ -22,26 +22,6 @@ from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
 from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 
-OWN = """
-import queue, sys, threading, time
-import torch
-
-waiting, net = queue.Queue(2), torch.nn.Linear(8, 8)
-
-def fill():
-    while True:
-        time.sleep(0.05)
-        waiting.put(torch.zeros(2, 8))
-
-def batches():
-    while True:
-        yield waiting.get()
-
-threading.Thread(target=fill, daemon=True).start()
-for x in batches():
-    print("on", flush=True)
-    net(x).sum().backward()
-"""
 Standin = Callable[[str], None]
 
 
@@ -72,30 +52,6 @@ def burst(probe: StackProbe, *workers: int) -> StackFigures | None:
         time.sleep(0.01)
         probe.look(workers)
     return probe.take()
-
-
-def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
-    """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
-    program = tmp_path / "train.py"
-    program.write_text(OWN)
-    if stacks.pyspy() is None:
-        pytest.skip("py-spy is not installed")
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "on\n"
-        probe = StackProbe(Job(process.pid, 0, ""))
-        figures = burst(probe)
-        process.kill()
-    if figures is None and "memory is missing" in probe.note:
-        pytest.skip(probe.note)
-    assert figures is not None, probe.note
-    assert (probe.note, figures.trains) == ("", True)
-    assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.5, figures
-    site = figures.waits[0]
-    assert (site.file, site.line, site.function) == (str(program), 14, "batches")
-    assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
-    assert site.share > 0.5
-    assert figures.workers.get(WorkerTask.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,10 @@ import fcntl
 import os
 import pty
 import re
-import select
 import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from hypothesis import strategies as st
 from monitor_moments import busy, device, moment, starved
 from monitor_snapshots import LOADER
 from places import SUPPORT
+from proc_folder import read_until
 from rich.text import Text
 from test_monitor_views import shows, texts
 
@@ -106,7 +105,6 @@ def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
 def test_sparkline() -> None:
     assert sparkline([0.0, 0.5, 1.0, None, 2.0], 6, 1.0) == " ▁▄▇ ▇"
     assert sparkline([1.0] * 9, 3, 0.0) == "▁▁▁"
-    assert sparkline([], 2, 1.0) == "  "
 
 
 # A pseudo-terminal of 80×24 with the screen on it, in a process of its own.
@@ -132,25 +130,14 @@ def test_draws_follows_keys_and_leaves_the_terminal_as_it_was() -> None:
     command = [sys.executable, "-c", PROGRAM]
     environment = {**os.environ, "TERM": "xterm-256color"}
     process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    seen = b""
-
-    def until(words: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 15
-        while words not in seen and time.monotonic() < end:
-            if select.select([leader], [], [], 0.1)[0]:
-                seen += os.read(leader, 65536)
-        assert words in seen
-
-    until(b"INPUT-BOUND")
-    until("▸ ".encode())
+    seen = read_until(leader, "▸ ".encode(), read_until(leader, b"INPUT-BOUND"))
     assert seen.startswith(b"\x1b[?1049h")  # the alternate screen: what was there before comes back
     assert not termios.tcgetattr(follower)[3] & termios.ECHO
     os.write(leader, b"\t")
-    until(b"COMPUTE-BOUND")
+    seen = read_until(leader, b"COMPUTE-BOUND", seen)
     os.write(leader, b"q")
-    until(b"\x1b[?1049l")
-    until(b"iofast monitor: pid 77")  # a line for each job remains
+    seen = read_until(leader, b"iofast monitor: pid 77", seen)  # a line for each job remains
+    assert b"\x1b[?1049l" in seen
     assert process.wait(10) == 0
     assert termios.tcgetattr(follower) == before
     assert b"\x1b[2J" not in seen.partition(b"COMPUTE-BOUND")[0].partition(b"INPUT-BOUND")[2]  # nothing is wiped
@@ -165,10 +152,7 @@ def test_a_window_that_is_closed_leaves_the_report(tmp_path: Path) -> None:
     if pid == 0:
         command = [sys.executable, "-m", "iofast", "monitor", "--no-stacks", "--report", str(report)]
         os.execve(sys.executable, command, {**os.environ, "TERM": "xterm-256color"})
-    seen, end = b"", time.monotonic() + 30
-    while b"waiting" not in seen and b"watching for" not in seen and time.monotonic() < end:
-        if select.select([leader], [], [], 0.1)[0]:
-            seen += os.read(leader, 65536)
+    read_until(leader, b"wa")  # waiting, or watching
     os.close(leader)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
     assert report.read_text().startswith("<!doctype html>")

@@ -154,6 +154,9 @@ def test_whose_device(sleeper: Job, own: bool | None, index: int, option: int | 
     with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off", gpu=option), gpu)) as watch:
         snapshots = [watch.interval(), watch.interval()]
     assert {idle_of(each) for each in snapshots} == {idle}
+    assert gpu.pids == {sleeper.pid}
+    assert {each.notes for each in snapshots} == {gpu.notes}
+    assert snapshots[1].time_s - snapshots[0].time_s == pytest.approx(snapshots[1].seconds), "without a gap"
 
 
 def test_paused_and_ended(sleeper: Job) -> None:
