@@ -1,4 +1,4 @@
-"""Each rule of advice: when it speaks, with which change and gain, and when it must stay silent."""
+"""Each rule of advice: when it speaks, with which change and gain, and the names of the program's own source."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker, workers
+from proc_folder import ProcFolder
 
 from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.probe.loader_source import loader_source, named_paths, parsed
 from iofast.monitor.situation import MOST_GAIN, Situation, gain
-from iofast.monitor.snapshot import Frame, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, LoaderSource, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 
@@ -267,3 +269,107 @@ def test_workers_of_a_training_on_the_same_cores() -> None:
     judged = classify(training(40, doing=LATE, idle=None, system=four, processes=busy, stacks=waits))
     assert (judged.cause, judged.interference, judged.what_if) == (Cause.WORKERS, None, ())
     assert "num_workers" in {advice.name for advice in judged.advice}
+
+
+# --- the lines that advice writes have the names of the program's own source
+
+
+OWN = LoaderSource("train_loader", "train_set", "args.batch", shuffle=True, drop_last=False, side=192, root="images")
+SCRIPT = """
+val_loader = DataLoader(val_set, 100)
+def loaders(args):
+    train_set = ImageFolder("images", Compose([RandomResizedCrop(192), ToTensor()]))
+    train_loader: DataLoader = DataLoader(train_set, batch_size=args.batch, shuffle=(sampler is None), num_workers=8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (SCRIPT, OWN),
+        ("loader = DataLoader(data, sampler=DistributedSampler(data))", ("loader", "data", "1", True, False, 224, "")),
+        (
+            "ROOT = '/data'\nself.it = D.DataLoader(ImageFolder(root=ROOT), 8, False, drop_last=True)",
+            ("self.it", "dataset", "8", False, True, 224, "/data"),
+        ),
+        ("def f():\n    return DataLoader(self.data, 4)", ("loader", "self.data", "4", False, False, 224, "")),
+        ("data = ImageFolder(args.data)\nx = DataLoader(data)", ("x", "data", "1", False, False, 224, "")),
+        ("loader = FastLoader(data, 8)", None),
+        ("def (", None),
+    ],
+)
+def test_names_and_options(text: str, found: Any) -> None:
+    assert parsed(text) == (LoaderSource(*found) if isinstance(found, tuple) else found)
+
+
+def test_of_a_running_script(tmp_path: Path, proc: ProcFolder) -> None:
+    """Its folder is relative to the program's, not to the monitor's."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    folder = proc.process(10, line=b"python\0-u\0train.py\0--epochs\x003\0")
+    (folder / "cwd").symlink_to(tmp_path)
+    assert loader_source(10) == replace(OWN, root=str(tmp_path / "images"))
+    proc.process(10, line=b"python\0-m\0train\0")
+    assert loader_source(10) is None
+    assert loader_source(11) is None
+
+
+def test_paths_in_a_command(tmp_path: Path, proc: ProcFolder) -> None:
+    """The root of a data set that only the command names, as it was typed."""
+    (tmp_path / "my images").mkdir()
+    line = b"python\0train.py\0--data=my images\0-o\0.\0..\0./logs\0/elsewhere\0--lr=\0"
+    (proc.process(10, line=line) / "cwd").symlink_to(tmp_path)
+    names = ("python", "train.py", "my images", "-o", "logs")
+    assert named_paths(10) == [*(str(tmp_path / name) for name in names), "/elsewhere"]
+    assert named_paths(11) == []
+
+
+def advised_with(cause: Cause, source: LoaderSource | None, **changes: Any) -> list[Advice]:
+    work = {WorkerTask.DECODE: 0.7, WorkerTask.READ: 0.3}
+    shots = training(
+        4,
+        **{
+            "idle": None,
+            "stacks": stacks({Frame.SYNC: 1.0}, workers=work),
+            "source": source,
+            "image_root": "/images",
+            **changes,
+        },
+    )
+    verdict = Verdict(Bound.INPUT, cause, StallBounds(0.4, 0.5, Tier.STACKS, host_wait=True), Severity.SEVERE)
+    return list(advise(Situation(Training(shots), Training(shots), verdict)))
+
+
+TWO_BUSY = {"processes": (MAIN, worker(1, 0.95), worker(2, 0.95))}
+FULL = {"system": replace(SYSTEM, idle_cores=0.1, other_cores=6.0)}
+
+
+@pytest.mark.parametrize(
+    ("cause", "size", "changes", "names"),
+    [
+        (Cause.CPU, 400_000, TWO_BUSY, ["pack_resize", "fastloader"]),
+        (Cause.WORKERS, 400_000, TWO_BUSY, ["pack_resize", "fastloader"]),
+        (Cause.TAKEN, 400_000, {**TWO_BUSY, **FULL}, ["other_programs", "pack_resize", "fastloader"]),
+        (Cause.STORAGE, 400_000, {}, ["pack_resize", "fastloader"]),
+        (Cause.STORAGE, 30_000, {}, ["pack", "fastloader"]),
+        (Cause.CPU, 30_000, TWO_BUSY, ["fastloader"]),
+    ],
+)
+def test_packing_comes_before_the_loader_that_reads_it(
+    cause: Cause, size: int, changes: dict[str, Any], names: list[str]
+) -> None:
+    advice = advised_with(cause, OWN, file_bytes=size, **changes)
+    assert [one.name for one in advice if one.name != "num_workers"] == names
+    packed = any(one.change.startswith("iofast pack /images train.lmdb") for one in advice)
+    read = next(one.change for one in advice if one.name == "fastloader")
+    assert read.splitlines() == [
+        "from iofast import FastDataset, FastLoader, transforms as T",
+        f'train_set = FastDataset("{"train.lmdb" if packed else "/images"}")',
+        "train_loader = FastLoader(train_set, args.batch, shuffle=True,",
+        "    transform=T.train(192), dtype=torch.float32)",
+        "# or, without editing, where Pillow opens JPEGs: iofast run -- python train.py",
+    ]
+
+
+def test_a_hostile_folder_adds_no_line_to_paste() -> None:
+    (advice, _) = advised_with(Cause.CPU, OWN, **TWO_BUSY, file_bytes=400_000, image_root="/x\nrm -r .")
+    assert advice.change == r"iofast pack '/x\nrm -r .' train.lmdb --resize 256"

@@ -1,13 +1,16 @@
-"""Benchmarks of predictions and of advice: the changes they apply, their pages, each step of docs/by-advice.md."""
+"""The monitor's benchmarks: the advice of docs/by-advice.md is followed, and what scores its verdicts is right."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import forked
+import numpy as np
 import pytest
 from kernel_images import jpeg, photo
 from loader_sets import write_folder
@@ -17,10 +20,14 @@ from places import ROOT
 
 from benchmarks import bench_advice
 from benchmarks.bench_advice import SCRIPT, follow, followed
-from iofast.monitor.findings import Bound
+from benchmarks.verdicts import truth
+from benchmarks.verdicts.program_runs import Run
+from benchmarks.verdicts.programs import SUITES, find
+from benchmarks.verdicts.score import Scored
+from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.probe.loader_source import parsed
 from iofast.monitor.render.printed import to_json
-from iofast.monitor.snapshot import Frame, Job, Snapshot, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, Snapshot, Tier, WorkerTask
 from iofast.monitor.verdict import classify
 
 # --- docs/by-advice.md, and the benchmark that follows the advice; outcomes, not times
@@ -112,3 +119,63 @@ def test_the_monitor_watches_the_script(folder: Path) -> None:
     rate, found = bench_advice.watched(folder, 3.0)
     assert rate > 0
     assert found["verdict"] in list(Bound)
+
+
+# --- the labelled suite of the monitor in short: its simulated device and its truth are right; two programs are judged
+
+
+def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> None:
+    """A busy device takes the waiting's cost away, and what was not training does not count."""
+    marks = {
+        "training": [(100, 200), (300, 400)],
+        "next": [(90, 120), (140, 160), (210, 290), (300, 330)],
+        "starts": [(295, 330)],
+        "device": True,
+    }
+    (tmp_path / "timeline.json").write_text(json.dumps(marks))
+    np.array([110, 150, 200, 310, 330, 390], np.int64).tofile(tmp_path / "busy.bin")
+    found = truth.read(tmp_path)
+    # idle while training: 100-110, 150-200, 310-330, 390-400; in next: 100-110, 150-160, 310-330
+    assert found.stall == pytest.approx(40 / 200)
+    assert found.starts == pytest.approx(20 / 200)
+    assert found.within_epochs == pytest.approx(0.1 / 0.9)
+    assert found.wait == pytest.approx(70 / 200)
+    assert found.idle == pytest.approx(90 / 200)
+    assert found.steps == 2
+    assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
+
+
+def test_suites_are_large_and_apart() -> None:
+    for name, programs in SUITES.items():
+        assert len({program.name for program in programs}) == len(programs), name
+    for name in ("tune", "final"):
+        programs = SUITES[name]
+        assert sum(program.loader not in ("zeromq", "grpc") for program in programs) >= 40, name
+    tune, final = (set(SUITES[name]) for name in ("tune", "final"))
+    assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
+    assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
+
+
+def truth_of(stall: float) -> truth.Truth:
+    return truth.Truth(stall=stall, starts=0.0, wait=stall, idle=stall, seconds=10.0, steps=100)
+
+
+@pytest.mark.parametrize(
+    ("built", "stall", "right"),
+    [
+        ("compute-step", 0.02, {Bound.COMPUTE}),
+        ("compute-step", 0.07, {Bound.COMPUTE, Bound.INPUT}),
+        ("compute-step", 0.14, {Bound.INPUT}),
+        ("sleep-1w", 0.02, {Bound.COMPUTE}),
+        ("sleep-1w", 0.50, {Bound.INPUT}),
+        ("launch", 0.17, {Bound.LAUNCH}),
+    ],
+)
+def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[Bound]) -> None:
+    program = find("tune", built)
+    for bound in (Bound.INPUT, Bound.COMPUTE, Bound.LAUNCH, Bound.UNKNOWN):
+        verdict = Verdict(bound, None, StallBounds(stall, stall, Tier.INSIDE), Severity.NONE)
+        one = Scored(Run(program, inside=True, true=truth_of(stall)), verdict)
+        assert one.right is (bound in right)
+        assert one.as_built is (bound in program.bounds)
+        assert one.false_input is (bound is Bound.INPUT and Bound.INPUT not in right)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.monitor import follow, live
 from iofast.monitor.compare import compare
-from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Snapshot
@@ -72,6 +71,8 @@ def run(*arguments: str) -> int:
         ({"verdict": unknown()}, "--once --seconds 1", "7 steps in 12 s were seen"),
         ({"last": 2}, "--once", "UNKNOWN"),
         ({"last": 5}, "--pid 4242", "iofast monitor: ended: pid 4242"),
+        ({}, "--seconds 1 --json", '"verdict": "unknown"'),
+        ({}, "--seconds 1 --json", '"verdict": "input-bound"'),
         ({"jobs": 0}, "--seconds 0.4", "iofast monitor: no training process of yours found; waiting\n"),
     ],
 )
@@ -131,15 +132,6 @@ def test_lines(given: Given, capsys: Caps) -> None:
     assert 1 <= len(sure) < 10, "not a line for each of a hundred intervals"
 
 
-def test_an_object_for_each_interval(given: Given, capsys: Caps) -> None:
-    given()
-    assert run("--seconds", "1", "--json") == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(found) > 3
-    assert found[0]["verdict"] == "unknown"
-    assert found[-1]["verdict"] == "input-bound"
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 4), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_with_a_report(
     number: signal.Signals, status: int, given: Given, struck: Given, tmp_path: Path
@@ -151,16 +143,6 @@ def test_a_signal_ends_it_with_a_report(
     assert run("--quiet", "--report", str(tmp_path / "a.html"), "--fail-on", "input-bound") == status
     assert (tmp_path / "a.html").exists()
     assert signal.getsignal(number) is before
-
-
-def test_a_failure_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Caps) -> None:
-    def judge(_snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
-        raise OSError(5, "input/output error")
-
-    broken = Sources(made().find, made().watch, judge)
-    monkeypatch.setattr(live, "machine", lambda _request, _program=None: broken)
-    assert run("--seconds", "2") == 1
-    assert capsys.readouterr().err == "iofast monitor: error: input/output error\n"
 
 
 def test_its_output_and_status_are_its_own(given: Given, capfd: Caps, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from proc_folder import TRAIN, ProcFolder, job, running, until
 
@@ -15,7 +13,7 @@ from iofast.monitor.find import job_of
 from iofast.monitor.probe.family import Family
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
 from iofast.monitor.probe.states import doing_by_call, doing_by_function
-from iofast.monitor.snapshot import Doing, Job
+from iofast.monitor.snapshot import Doing
 
 # --- what a thread sleeps in
 
@@ -206,36 +204,6 @@ def test_files_are_closed(proc: ProcFolder) -> None:
     probe.take(1.0)
     probe.close()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_another_users_process_is_seen_as_far_as_that_goes() -> None:
-    """States are for everybody; what it sleeps in and reads is not, and is said so."""
-    if os.geteuid():
-        pytest.skip("only root can make a process of another user")
-    with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
-        target = job_of(process.pid)
-        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # it is still being loaded
-            time.sleep(0.01)
-        child = os.fork()
-        if not child:
-            try:
-                os._exit(foreign_look(target))
-            finally:
-                os._exit(9)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        process.kill()
-
-
-def foreign_look(target: Job) -> int:
-    """0 where all is as it should be."""
-    os.setgroups([])
-    os.setresgid(65533, 65533, 65533)
-    os.setresuid(65533, 65533, 65533)
-    probe = ProcProbe(target)
-    look = probe.look()
-    _, (main,), _ = probe.take(1.0)
-    expected = (Doing.UNSEEN, None, {"S": 1.0}, {"wchan", "io"})
-    return int((look, main.read_bytes, main.states, set(probe.notes)) != expected)
 
 
 # --- the processes below, and which of them load

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
-from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, StackFigures, WorkerTask
 
 Standin = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify, severity
 
 R, Q, X, A = Doing.RUNNING, Doing.QUEUE, Doing.FUTEX, Doing.ASLEEP
-FORWARD, SYNC, WAIT, INLINE = Frame.FORWARD, Frame.SYNC, Frame.LOADER_WAIT, Frame.LOADER_INLINE
+FORWARD, SYNC, WAIT = Frame.FORWARD, Frame.SYNC, Frame.LOADER_WAIT
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -185,14 +184,6 @@ def test_a_container_of_its_own() -> None:
         process.kill()
     assert snapshot.main.shares == {Doing.ASLEEP: 1.0}
     assert any("container of its own" in note for note in snapshot.notes)
-
-
-def test_missed_looks_are_not_made_up_for(sleeper: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
-        monkeypatch.setattr(watch, "_look", lambda number: looks.append(number) or time.sleep(0.3))
-        watch.interval()
-    assert looks == [0]
 
 
 def test_expensive_looks_become_rare(sleeper: Job) -> None:
