@@ -57,10 +57,8 @@ def test_pack_shows_a_bar_and_the_next_step(
         assert stream.getvalue() == ""
         pack(tmp_path / "images", tmp_path / "out.lmdb", progress=progress, overwrite=True, workers=1)
     assert "/1 [" in stream.getvalue()
-    assert (
-        f"\nnext: FastDataset('{tmp_path}/out.lmdb', split='train') in Python"
-        in "\n" + stream.getvalue().split("\r")[-1]
-    )
+    last = "\n" + stream.getvalue().split("\r")[-1]
+    assert f"\nnext: FastDataset('{tmp_path}/out.lmdb', split='train') in Python" in last
 
 
 CLOSED = """

@@ -219,9 +219,8 @@ def test_command(container: Path, iofast: CommandLine, monkeypatch: pytest.Monke
     assert facts["bytes"] == sum(each.stat().st_size for each in files or [container])
     monkeypatch.setenv("COLUMNS", "80")
     text = iofast("info", container).out
-    assert all(
-        words in text for words in ("bytes of an image", "images       jpg png, ", *(each.name for each in files))
-    )
+    for words in ("bytes of an image", "images       jpg png, ", *(each.name for each in files)):
+        assert words in text
     assert max(map(len, text.splitlines())) <= 80
     monkeypatch.delenv("COLUMNS")
     assert f"fingerprint  {facts['fingerprint']}" in iofast("info", container).out.splitlines()  # nothing wraps
@@ -238,7 +237,6 @@ def test_command(container: Path, iofast: CommandLine, monkeypatch: pytest.Monke
             "3, in lexicographic order, those added later last",
         ),
         (None, [7, 7, 3], {"classes": None, "labels": {"3": 1, "7": 2}}, "labels 2, without names"),
-        (None, [7, 7, 3], {}, "3 1 7 2"),
     ],
 )
 def test_classes(

@@ -65,7 +65,6 @@ class TestSuggestions:
         parser = Parser(prog="x")
         parser.add_argument("--pid", type=int)
         parser.add_argument("program", nargs=argparse.REMAINDER)
-        parser.check_options(["--pid", "3", "--", "python", "--lr", "1"])
         parser.check_options(["--pid", "3", "python", "--lr", "1"])
         with pytest.raises(SystemExit):
             parser.check_options(["--pid", "3", "--lr"])

@@ -32,22 +32,6 @@ def test_names_that_no_tar_has(tmp_path: Path, names: dict[str, str], reason: st
             open_reader(path, {"names": names})
 
 
-def test_labels_below_zero_are_left_out(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.cat": b"-1", "a.json": b'{"kind": "x"}'})
-    for label in ("cat", "json/kind"):
-        with open_reader(path, {"names": {"label": label}}) as reader:
-            assert list(reader.left_out) == [f"no record has a class number in {label!r}: none has a label"]
-
-
-def test_replaced_members_are_counted(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.big.jpg": picture(2), "a.cls": b"3", "a.x y": b""})
-    with open_reader(path, {"names": {"image": "big.jpg", "label": "cls"}}) as reader:
-        assert list(reader.left_out) == [
-            "members in folders of a system, or whose names make no key and field: 1 left out",
-            "members that names replace by others: 1 left out",
-        ]
-
-
 @pytest.mark.parametrize(
     ("target", "options", "labels"),
     [
