@@ -57,11 +57,23 @@ WORKER, PYTHON = "pt_data_worker", "python"
     ],
     ids=["none", "gpu", "workers", "fork server"],
 )  # fmt: skip
-def test_by_gpu_and_by_workers(
-    proc: ProcFolder, tree: list[tuple[int, str, int, bytes]], on_gpu: tuple[int, ...], trainings: list[int]
-) -> None:
+def test_by_gpu_and_by_workers(proc: ProcFolder, tree: Any, on_gpu: tuple[int, ...], trainings: list[int]) -> None:
     proc.tree(*tree)
     assert found(*on_gpu) == trainings
+
+
+def test_by_threads(proc: ProcFolder) -> None:
+    for pid, name in ((10, "pt_data_pin"), (11, "iofast-2"), (12, "pt_elastic")):
+        proc.process(pid)
+        proc.thread(pid, pid + 10, name)
+    assert found() == [10, 11]
+
+
+def test_never_this_process_nor_what_it_runs_in(proc: ProcFolder) -> None:
+    proc.process(10)
+    proc.process(os.getpid(), parent=10)
+    proc.thread(10, 20, "pt_autograd_0")
+    assert found(os.getpid()) == []
 
 
 def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,11 +101,7 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         folder = proc.process(pid, parent=5)
         (folder / "environ").write_bytes(f"A=1\0RANK={rank}\0WORLD_SIZE=2\0".encode())
         proc.process(pid + 1, "pt_data_worker", pid)
-    jobs = find_jobs()
-    assert [(job.pid, job.rank, job.world_size, job.command) for job in jobs] == [
-        (10, 0, 2, "python train.py"),
-        (20, 1, 2, "python train.py"),
-    ]
+    assert find_jobs() == [Job(10, 100, "python train.py", 0, 2), Job(20, 100, "python train.py", 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -161,11 +169,10 @@ def test_a_shell_leads_to_its_training(proc: ProcFolder) -> None:
     ("pid", "user", "message"),
     [
         (9, 0, "there is no process 9"),
-        (10, 0, "there is no process 10"),
+        (10, 0, "there is no process 10"),  # a zombie
         (11, 0, "the kernel's"),
         (12, 1, "belongs to user"),
     ],
-    ids=["missing", "zombie", "kernel", "another user"],
 )
 def test_what_cannot_be_watched(
     proc: ProcFolder, monkeypatch: pytest.MonkeyPatch, pid: int, user: int, message: str
@@ -221,9 +228,6 @@ def test_peers(proc: ProcFolder) -> None:
     assert peers.take() == {2: 0.0}
     peers.close()
     assert Peers(Job(10, 100, "python train.py")).take() == {}
-
-
-# --- for real
 
 
 # --- which jobs are watched: what was named, one GPU, a started program, everybody; several at once, judged in turn
