@@ -69,6 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "nobody works ahead": ({"loaders": (replace(FAST, num_workers=0, stages={"decode": 0.5}),), "processes": (MAIN,),
      "doing": {Doing.RUNNING: 0.6, Doing.FUTEX: 0.4}}, Cause.SINGLE, "workers"),
     "pins": ({**workers(cpu=0.2), "threads": (thread("pt_data_pin", 0.95),)}, Cause.PIN, "pin_cpu"),
+    "pins little": ({**workers(cpu=0.2), "threads": (thread("pt_data_pin", 0.25),)}, Cause.STORAGE, ""),
     "pins at leisure": ({**busy(), "threads": (thread("pt_data_pin", 0.1),)}, Cause.WORKERS, "idle_cores"),
     "loads by itself": ({"processes": (MAIN,), "stacks": stacks({Frame.LOADER_INLINE: 0.6, Frame.SYNC: 0.4})},
      Cause.SINGLE, "loader_inline"),

@@ -73,6 +73,12 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
 """,
+    "a method that takes the batch": """
+def run(self):
+    for self.number in range(10):
+        self.batch = self.queue.get()  # batch
+        self.train_step(self.batch)
+""",
     "asyncio": """
 async def train():
     async for x in batches():  # batch

@@ -153,6 +153,19 @@ def test_a_gpu_that_vanishes_and_returns(play: Play, script: Path, monkeypatch: 
     assert probe.notes == ()
 
 
+def test_a_driver_that_is_restarted(play: Play, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_RETRY_S", 0.0)
+    probe = play("gpu 0\nerror nvmlDeviceGetPowerUsage 0 NVML_ERROR_NOT_SUPPORTED")
+    assert only(probe).busy == 1.0
+    write(script, "gpu 0\ngeneration 2\nerror nvmlInitWithFlags * NVML_ERROR_DRIVER_NOT_LOADED")
+    assert (probe.devices(ME, 1.0), probe.processes()) == ((), {})
+    assert probe.notes != ()
+    write(script, "gpu 0\ngeneration 2")
+    figures = only(probe)
+    assert (figures.busy, figures.power_w) == (1.0, 200), "what the driver before refused is asked for again"
+    assert probe.notes == ()
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

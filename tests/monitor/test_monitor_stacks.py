@@ -18,7 +18,7 @@ from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
 from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
-from iofast.monitor.snapshot import Frame, Job, StackFigures, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 
 Standin = Callable[[str], None]
 
@@ -89,6 +89,37 @@ def test_workers_that_may_not_be_looked_at(
     assert (tmp_path / "calls").read_text().count("call") == 4
 
 
+OWN = """
+def fill():
+    time.sleep(0.05)
+
+def batches():
+    while True:
+        yield waiting.get()
+
+for x in batches():
+    net(x).sum().backward()
+"""
+
+
+def test_a_training_that_its_own_thread_feeds(standin: Standin, job: Job, tmp_path: Path) -> None:
+    """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
+    (program := tmp_path / "train.py").write_text(OWN)
+    queue = "get (/usr/lib/python3.11/queue.py:171);wait (/usr/lib/python3.11/threading.py:327)"
+    standin(f"""cat > $output <<END
+thread ({job.pid}): MainThread;<module> ({program}:9);batches ({program}:7);{queue} 8
+thread ({job.pid}): MainThread;<module> ({program}:10);backward (/v/lib/python3.11/site-packages/torch/_tensor.py:6) 2
+thread (11): Thread-1;run (/usr/lib/python3.11/threading.py:9);fill ({program}:3) 10
+END""")
+    figures = burst(StackProbe(job))
+    assert figures is not None
+    assert (figures.trains, figures.main[Frame.LOADER_WAIT]) == (True, 0.8)
+    (site,) = figures.waits
+    assert (site.file, site.line, site.function, site.share) == (str(program), 7, "batches", 0.8)
+    assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
+    assert figures.workers == {WorkerTask.READ: 1.0}, "a storage that sleeps is a storage"
+
+
 def test_looks_are_counted(standin: Standin, job: Job) -> None:
     """Of the main thread by what it does, of workers, and of the threads beside them."""
     library, standard = "/v/lib/python3.11/site-packages", "/usr/lib/python3.11"
@@ -145,6 +176,12 @@ def test_a_py_spy_that_hangs_or_fails(
         assert burst(probe) is None
     assert probe.note.endswith("py-spy: Failed to find a python interpreter in the .data section")
     assert (tmp_path / "calls").read_text().count("call") == 1 + stacks._TRIES
+    standin("echo 'Error: Failed to open process: check that the process is running' >&2; exit 1")
+    probe = StackProbe(job)
+    assert burst(probe) is None
+    assert probe.note == f"no Python stacks: process {job.pid} has ended"
+    monkeypatch.setattr(stacks, "pyspy", lambda: None)
+    assert "pip install" in StackProbe(job).note
 
 
 class Recording:

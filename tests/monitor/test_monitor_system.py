@@ -240,3 +240,13 @@ def test_the_root_where_no_image_was_seen_open(
     open_in(proc, 10, 3, data(tmp_path / "train.lmdb"))
     files.glimpse([10])
     assert files.image_root(root) is None  # a container is read
+
+
+def test_open_files_stay_few(
+    proc: ProcFolder, files: DataFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iofast.monitor.probe.data_folders._FOLDERS", 4)
+    for number in range(9):
+        open_in(proc, 10, number, data(tmp_path / str(number) / "1.jpg"))
+    files.glimpse([10])
+    assert len(files._seen) <= 4
