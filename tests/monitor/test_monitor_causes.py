@@ -226,14 +226,7 @@ def test_the_line_is_named() -> None:
     assert "makes its batches in `batches`, train.py:41, 96%" in inline.evidence[1].text
 
 
-def test_with_a_device() -> None:
-    """The same where a GPU idles meanwhile, and where it does not."""
-    starved = judged(**{**fed(), "idle": 0.95, "devices": (replace(DEVICE, busy=0.05),)})
-    assert (starved.bound, starved.cause) == (Bound.INPUT, Cause.STORAGE)
-    busy = judged(**{**fed(), "idle": 0.02, "devices": (replace(DEVICE, busy=0.98),)})
-    assert busy.bound is Bound.COMPUTE
-
-
+ON = {"idle": 0.95, "devices": (replace(DEVICE, busy=0.05),)}
 SLEEPS: dict[str, dict[str, Any]] = {
     "in a log": fed(OTHERS, frame=Frame.WAITING),
     "in a timer": fed(replace(OTHERS, source=WaitSource.TIMER, call="time.sleep"), frame=Frame.WAITING, doing=A),
@@ -242,16 +235,45 @@ SLEEPS: dict[str, dict[str, Any]] = {
     "beside PyTorch's workers": fed(replace(OTHERS, source=WaitSource.PROCESSES), frame=Frame.WAITING, doing=Q,
      others=(worker(1),)),
 }  # fmt: skip
+UNTOLD = ", 96% of the time, and it is unknown whether for its batches"
+NAMELESS = {**fed(frame=Frame.OTHER), "stacks": stacks({Frame.OTHER: 0.96, Frame.BACKWARD: 0.04})}
+WORKS = {"doing": {R: 1.0}, "processes": (replace(MAIN, cpu_s=1.0),), "main": Looks(20, {R: 1.0}, 1.0, 0.0)}
+SERVES = stacks({Frame.WAITING: 1.0}, waits=(replace(OTHERS, share=1.0),))
+QUICK = (replace(LOADER, exposed_s=0.0, transfer_s=0.0),)
 
 
-@pytest.mark.parametrize("device", [False, True])
-@pytest.mark.parametrize("name", SLEEPS)
-def test_what_cannot_be_told_is_unknown_with_its_line(name: str, device: bool) -> None:
-    on = {"idle": 0.95, "devices": (replace(DEVICE, busy=0.05),)} if device else {}
-    verdict = judged(**{**SLEEPS[name], **on})
-    assert verdict.bound is Bound.UNKNOWN
-    assert "main`, train.py:12" in verdict.reason
-    assert "it is unknown whether for its batches" in verdict.reason
+def rests(frame: Frame) -> dict[str, Any]:
+    """A loader that is known to be quick, and a thread that waits for something else, on a device that idles."""
+    site = replace(OTHERS, share=0.8)
+    seen = stacks({Frame.WAITING: 0.8, frame: 0.2}, 10, waits=(site,), trains=True)
+    return {**fed(site, frame=Frame.WAITING, stacks=seen, idle=0.8), "loaders": QUICK}
+
+
+# What was seen, the verdict, and words of its reason.
+JUDGED: dict[str, tuple[dict[str, Any], Bound, str]] = {
+    "late, and the device idles": ({**fed(), **ON}, Bound.INPUT, ""),
+    "late, and the device works": ({**fed(), "idle": 0.02}, Bound.COMPUTE, ""),
+    "hardly late": (fed(replace(LINE, share=0.01), cpu=0.99), Bound.COMPUTE, ""),
+    "late, and computes nothing": (fed(cpu=0.001), Bound.INPUT, ""),
+    **{f"sleeps {where}": (sleeps, Bound.UNKNOWN, UNTOLD) for where, sleeps in SLEEPS.items()},
+    **{f"sleeps {where}, on a device": ({**sleeps, **ON}, Bound.UNKNOWN, UNTOLD) for where, sleeps in SLEEPS.items()},
+    "sleeps, and computes nothing": (fed(OTHERS, cpu=0.001, frame=Frame.WAITING), Bound.UNKNOWN, UNTOLD),
+    "serves": ({**fed(OTHERS, cpu=0.001, frame=Frame.WAITING), "stacks": SERVES}, Bound.IDLE, ""),
+    "launches nothing": ({**NAMELESS, **ON}, Bound.UNKNOWN, ""),
+    "launches": ({**NAMELESS, **ON, **WORKS}, Bound.LAUNCH, ""),
+    "a device that idles is not blamed on lines that sync": (rests(Frame.SYNC), Bound.UNKNOWN, "train.py:12"),
+    "a device that idles is not blamed on launches": (rests(Frame.FORWARD), Bound.UNKNOWN, "train.py:12"),
+    "stacks do not show it": ({**fed(cpu=0.01), "stacks": None}, Bound.UNKNOWN, "Python stacks would tell"),
+    "stacks do not show it, and it does nothing": ({**fed(cpu=0.0005), "stacks": None}, Bound.IDLE, ""),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_waits_are_judged(name: str) -> None:
+    changes, bound, words = JUDGED[name]
+    verdict = judged(**changes)
+    assert verdict.bound is bound
+    assert words in verdict.reason
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -266,36 +288,3 @@ def test_a_process_that_sleeps_computes_nothing(doing: Doing, seen: bool) -> Non
         assert (verdict.bound is Bound.INPUT) <= (doing is Q and others == (worker(1, 0.9),)), "a queue of PyTorch's"
     if seen and doing is X:
         assert "sleeps 93% of the time" in judged(**changes).reason
-
-
-@pytest.mark.parametrize("frame", [Frame.SYNC, Frame.FORWARD])
-def test_an_idle_device_is_not_blamed_on_the_rest_of_a_step(frame: Frame) -> None:
-    """The loader is known to be quick, and the thread waits for something else most of the time."""
-    site = replace(OTHERS, share=0.8)
-    seen = stacks({Frame.WAITING: 0.8, frame: 0.2}, 10, waits=(site,), trains=True)
-    loader = replace(LOADER, exposed_s=0.0, transfer_s=0.0)
-    changes = fed(site, frame=Frame.WAITING, stacks=seen, idle=0.8, devices=(replace(DEVICE, busy=0.2),))
-    verdict = judged(**changes, loaders=(loader,))
-    assert verdict.bound is Bound.UNKNOWN
-    assert "train.py:12" in verdict.reason
-
-
-def test_a_process_that_sleeps_launches_nothing() -> None:
-    changes = {**fed(frame=Frame.OTHER), "stacks": stacks({Frame.OTHER: 0.96, Frame.BACKWARD: 0.04})}
-    on = {"idle": 0.95, "devices": (replace(DEVICE, busy=0.05),)}
-    assert judged(**{**changes, **on}).bound is Bound.UNKNOWN
-    at_work = {**changes, **on, "doing": {R: 1.0}, "processes": (replace(MAIN, cpu_s=1.0),)}
-    assert judged(**{**at_work, "main": Looks(20, {R: 1.0}, 1.0, 0.0)}).bound is Bound.LAUNCH
-
-
-def test_a_loop_that_waits_is_not_idle() -> None:
-    """However little it computes; nor is one whose wait cannot be told. A server is."""
-    assert judged(**fed(cpu=0.001)).bound is Bound.INPUT
-    assert judged(**fed(OTHERS, cpu=0.001, frame=Frame.WAITING)).bound is Bound.UNKNOWN
-    server = fed(OTHERS, cpu=0.001, frame=Frame.WAITING)
-    server["stacks"] = stacks({Frame.WAITING: 1.0}, waits=(replace(OTHERS, share=1.0),))
-    assert judged(**server).bound is Bound.IDLE
-    for cpu, bound in ((0.01, Bound.UNKNOWN), (0.0005, Bound.IDLE)):
-        unseen = judged(**{**fed(cpu=cpu), "stacks": None})
-        assert unseen.bound is bound, "a process that stacks do not show"
-    assert "Python stacks would tell" in judged(**{**fed(cpu=0.01), "stacks": None}).reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,28 +37,35 @@ def test_bounds_hold_for_any_cycle(parts: list[tuple[float, Doing, bool]]) -> No
         assert stall.low - 0.01 <= run.stall <= stall.high + 0.01
 
 
-def test_events_are_exact_and_a_page_is_better_than_looks() -> None:
-    loader = replace(LOADER, exposed_s=0.3, wait_s=0.8, batches=10, step_s=0.1)
-    assert exposed(Training(training(loaders=(loader,)))) == StallBounds(
-        pytest.approx(0.3), pytest.approx(0.3), Tier.INSIDE
-    )
-    plain = replace(loader, exposed_s=None)
-    beside = exposed(Training(training(loaders=(plain,), idle=0.4, doing={Q: 0.8, R: 0.2})))
-    assert beside is not None
-    assert (beside.tier, beside.host_wait) == (Tier.INSIDE, False)
-    assert 0.15 < beside.low < 0.25, "0.4 idle less 0.2 of the host"
-    assert 0.38 < beside.high < 0.45
-    alone = exposed(Training(training(loaders=(plain,), idle=None)))
-    assert alone == StallBounds(pytest.approx(0.8), pytest.approx(0.8), Tier.INSIDE, host_wait=True)
+EVENTS = replace(LOADER, exposed_s=0.3, wait_s=0.8, batches=10, step_s=0.1)
+METER = replace(EVENTS, exposed_s=None)
+HALVES = tuple(replace(LOADER, name=name, exposed_s=0.2, transfer_s=0.0) for name in "ab")
+NAMELESS = tuple(replace(one, name="a") for one in HALVES)
+SHARED = (replace(DEVICE, others=1),)
+# What was seen, where the bounds of the stall lie, how they were seen, and whether it is the host's wait.
+STALLS: dict[str, tuple[dict[str, Any], tuple[float, float], tuple[float, float], Tier, bool]] = {
+    "events are exact": ({"loaders": (EVENTS,)}, (0.3, 0.3), (0.3, 0.3), Tier.INSIDE, False),
+    # 0.4 idle less 0.2 of the host
+    "a meter is better than looks": ({"loaders": (METER,), "idle": 0.4, "doing": {Q: 0.8, R: 0.2}},
+     (0.15, 0.25), (0.38, 0.45), Tier.INSIDE, False),
+    "a meter, and no device": ({"loaders": (METER,), "idle": None}, (0.8, 0.8), (0.8, 0.8), Tier.INSIDE, True),
+    "two loaders of a step, one after the other": ({"loaders": HALVES}, (0.4, 0.4), (0.4, 0.4), Tier.INSIDE, False),
+    "two loaders of the same name": ({"loaders": NAMELESS}, (0.4, 0.4), (0.4, 0.4), Tier.INSIDE, False),
+    "no device": ({"doing": {Q: 0.3, R: 0.7}, "idle": None}, (0.25, 0.3), (0.3, 0.45), Tier.OUTSIDE, True),
+    "a device of its own": ({"doing": {Q: 0.6, R: 0.4}, "idle": 0.1}, (0.0, 0.1), (0.1, 0.15), Tier.OUTSIDE, False),
+    "a device that others use as well": ({"doing": {Q: 0.6, R: 0.4}, "idle": 0.1, "devices": SHARED},
+     (0.0, 0.1), (0.6, 0.8), Tier.OUTSIDE, False),
+}  # fmt: skip
 
 
-def test_a_device_that_others_use_as_well_bounds_nothing_from_above() -> None:
-    doing = {Q: 0.6, R: 0.4}
-    own = exposed(Training(training(doing=doing, idle=0.1)))
-    shared = exposed(Training(training(doing=doing, idle=0.1, devices=(replace(DEVICE, others=1),))))
-    assert own is not None
-    assert shared is not None
-    assert own.high < 0.15 < 0.6 < shared.high
+@pytest.mark.parametrize("name", STALLS)
+def test_bounds_of_the_stall(name: str) -> None:
+    changes, low, high, tier, host_wait = STALLS[name]
+    stall = exposed(Training(training(**changes)))
+    assert stall is not None
+    assert (stall.tier, stall.host_wait) == (tier, host_wait)
+    assert low[0] - 1e-9 <= stall.low <= low[1] + 1e-9
+    assert high[0] - 1e-9 <= stall.high <= high[1] + 1e-9
 
 
 # --- verdicts
@@ -240,11 +248,3 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
     if verdict.bound is Bound.INPUT:
         assert verdict.stall is not None
         assert verdict.stall.low >= THRESHOLDS.bound
-
-
-@pytest.mark.parametrize("names", ["ab", "aa"])
-def test_two_loaders_of_a_step_are_waited_for_in_turn(names: str) -> None:
-    both = tuple(replace(LOADER, name=name, exposed_s=0.2, transfer_s=0.0) for name in names)
-    stall = classify(training(doing=LATE, idle=0.45, loaders=both)).stall
-    assert stall is not None
-    assert stall.low == stall.high == pytest.approx(0.4)
