@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from monitor_moments import moment
 from monitor_snapshots import BUSY, DEVICE, LOADER, MAIN, snapshot, stacks, training, worker
 from test_monitor_terminal import WHEN
 
-from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Verdict
+from iofast.monitor.findings import Band, Bound, Cause, Evidence, Phase, Severity, Verdict
 from iofast.monitor.limits import step_phases
 from iofast.monitor.live import Jobs
 from iofast.monitor.phases import phases, seconds_by_phase
@@ -314,50 +314,32 @@ def lasting(frame: Frame, count: int) -> list[Snapshot]:
     return [snapshot(BUSY, 1.0, stacks=stacks({frame: 1.0})) for _ in range(count)]
 
 
-def test_each_phase_has_its_share() -> None:
-    found = summed(
-        [
-            *lasting(Frame.COMPILE, 10),
-            *computes(70),
-            *lasting(Frame.VALIDATION, 15),
-            *lasting(Frame.CHECKPOINT, 5),
-        ]
-    )
-    assert found.seconds == 100
-    assert (found.start_up, found.validation, found.checkpoints) == (0.10, 0.15, 0.05)
-    assert found.computed.high == pytest.approx(0.70)
-    assert found.waited.high < 0.02
-    assert found.devices == 1
-    assert found.lost_gpu_hours is not None
-    assert found.lost_gpu_hours.low == pytest.approx(15 / 3600)  # validation is no loss
+EXACT = replace(LOADER, batches=9, steps=9, exposed_s=0.45, epoch_start_s=0.1)
+FIRST = replace(LOADER, batches=1, steps=0, step_s=None, wait_s=0.0, exposed_s=0.0, epoch_start_s=8.0)
+STEADY = replace(LOADER, batches=10, steps=10, step_s=0.1, wait_s=0.0, exposed_s=0.0)
+RUN = [*lasting(Frame.COMPILE, 10), *computes(70), *lasting(Frame.VALIDATION, 15), *lasting(Frame.CHECKPOINT, 5)]
+BEGUN = [*training(10, doing=BUSY, idle=1.0), *training(1, loaders=(FIRST,)), *training(41, loaders=(STEADY,))]
+BLIND = [replace(one, main=replace(one.main, samples=0, shares={})) for one in training(10, idle=None)]
+SUMS: dict[str, tuple[list[Snapshot], dict[str, Any]]] = {
+    "each phase has its share": (RUN, {"start_up": 0.10, "validation": 0.15, "checkpoints": 0.05, "devices": 1}),
+    # the start and the checkpoint, and what the bounds leave for a wait
+    "validation is no loss": (RUN, {"lost_gpu_hours": Band(15 / 3600, 15.4855384 / 3600)}),
+    "the stall by a loader's own clock": (training(50, loaders=(EXACT,)),
+     {"epoch_starts": 0.1, "waited": Band(0.45, 0.45), "computed": Band(0.45, 0.45)}),
+    # 7 of the 8 s of the first start lie before the interval that reports them
+    "the first start of an epoch is no warm-up too": (BEGUN,
+     {"seconds": 52, "epoch_starts": 8 / 52, "start_up": 3 / 52}),
+    "what cannot be seen is either": (BLIND, {"computed": Band(0.0, 1.0), "lost_gpu_hours": None}),
+}  # fmt: skip
 
 
-def test_the_wait_for_batches_by_a_loader_s_own_clock() -> None:
-    """A loader that measures the stall, and says that a tenth of the time went into the starts of epochs."""
-    exact = replace(LOADER, batches=9, steps=9, exposed_s=0.45, epoch_start_s=0.1)
-    found = summed(training(50, loaders=(exact,)))
-    assert found.epoch_starts == pytest.approx(0.1)
-    assert found.waited.low == found.waited.high == pytest.approx(0.9 * 0.5)
-    assert found.computed.low == found.computed.high == pytest.approx(0.45)
-
-
-def test_the_first_start_of_an_epoch_is_no_warm_up_too() -> None:
-    """10 s in which the device idles, and the loader says of 8 of them that they began its epoch."""
-    start = training(10, doing=BUSY, idle=1.0, loaders=())
-    first = replace(LOADER, batches=1, steps=0, step_s=None, wait_s=0.0, exposed_s=0.0, epoch_start_s=8.0)
-    steady = replace(LOADER, batches=10, steps=10, step_s=0.1, wait_s=0.0, exposed_s=0.0)
-    found = summed([*start, *training(1, loaders=(first,)), *training(41, loaders=(steady,))])
-    assert found.seconds == pytest.approx(52)
-    assert found.epoch_starts * 52 == pytest.approx(8)
-    assert found.start_up * 52 == pytest.approx(3)  # 7 of the 8 s lie before the interval that reports them
-    assert found.computed.low * 52 == pytest.approx(41)
-
-
-def test_what_cannot_be_seen_is_either() -> None:
-    blind = [replace(one, main=replace(one.main, samples=0, shares={})) for one in training(10, idle=None)]
-    found = summed(blind)
-    assert (found.computed.low, found.computed.high) == (0.0, 1.0)
-    assert found.lost_gpu_hours is None
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_a_run(name: str) -> None:
+    shots, expected = SUMS[name]
+    found = asdict(summed(shots))
+    for part, value in expected.items():
+        values = asdict(value) if isinstance(value, Band) else value
+        assert found[part] == (pytest.approx(values) if values is not None else None), part
 
 
 @settings(max_examples=25, deadline=None)

@@ -27,12 +27,12 @@ def predicted(cause: Cause, low: float, high: float, **changes: Any) -> dict[str
 
 
 def situation(cause: Cause | None, low: float, high: float, **changes: Any) -> Situation:
-    idle = changes.pop("idle", 0.6)
+    idle, longer = changes.pop("idle", 0.6), changes.pop("longer", None)
     shots = Training(training(4, **{"doing": LATE, "idle": idle, **changes}))
     bound = Bound.COMPUTE if cause is None else Bound.INPUT
-    host = idle is None
-    stall = StallBounds(low, high, Tier.STACKS, host_wait=host)
-    return Situation(shots, shots, Verdict(bound, cause, stall, Severity.NONE))
+    stall = StallBounds(low, high, Tier.STACKS, host_wait=idle is None)
+    beside = None if longer is None else Interference(longer, longer)
+    return Situation(shots, shots, Verdict(bound, cause, stall, Severity.NONE, interference=beside))
 
 
 DECODES = stacks({Frame.LOADER_WAIT: 1.0}, workers={WorkerTask.DECODE: 0.8, WorkerTask.AUGMENT: 0.2})
@@ -40,6 +40,16 @@ READS = stacks({Frame.LOADER_WAIT: 1.0}, workers={WorkerTask.READ: 0.9, WorkerTa
 FULL, FREE = replace(SYSTEM, idle_cores=0.0), replace(SYSTEM, idle_cores=1.0)
 ONE_OF_TWO = {"processes": (MAIN,), "system": replace(SYSTEM, cores=2.0, idle_cores=1.0)}
 BUSY = {"processes": workers(1.0)}
+TWO = replace(SYSTEM, cores=2.0, idle_cores=0.0)
+TAKEN = {"processes": workers(0.5, runnable_s=0.5), "system": replace(TWO, other_cores=1.0)}
+OWN_CORES = {
+    "processes": (replace(MAIN, cpu_s=0.5), *workers(0.75)[1:]),
+    "idle": None,
+    "system": TWO,
+    "stacks": DECODES,
+    "longer": 0.6,
+}
+BESIDE = {"processes": workers(1.0, count=1), "idle": None, "system": replace(TWO, idle_cores=0.5)}
 
 # Cause, bounds of the stall, what was seen, and the highest rate that each change is predicted to give, if any.
 HIGHEST: dict[str, tuple[Cause, tuple[float, float], dict[str, Any], dict[str, float | None]]] = {
@@ -63,6 +73,16 @@ HIGHEST: dict[str, tuple[Cause, tuple[float, float], dict[str, Any], dict[str, f
      {"workers": 1 / 0.4}),
     "on the CPU a batch takes a second of two cores": (Cause.SINGLE, (0.6, 0.6), {**ONE_OF_TWO, "idle": None},
      {"workers": 1 / 0.5}),
+    # two workers get one of two cores; of what was added to them nothing else is known
+    "other programs give their cores back": (Cause.TAKEN, (0.6, 0.62), TAKEN,
+     {"others": 2.0, "workers": None, "fastloader": None, "device": None}),
+    # of 1.5 cores a FastLoader leaves 0.13 to 0.5 times as much: the step of 0.5 without a loader is the limit
+    "a training on the loader's own two cores": (Cause.CPU, (0.2, 0.2), OWN_CORES,
+     {"fastloader": 1 / 0.5, "workers": None}),
+    # training takes half a core of two, a worker a whole one: together 1.5 for a batch
+    "a worker more beside a training on the same cores": (Cause.WORKERS, (0.5, 0.5), {**BESIDE, "longer": 0.0},
+     {"workers": 4 / 3}),
+    "how long its step is alone is not known": (Cause.WORKERS, (0.5, 0.5), BESIDE, {"workers": None}),
     "a band wider than its effect": (Cause.WORKERS, (0.1, 0.9), BUSY, {"workers": None}),
 }  # fmt: skip
 
@@ -85,44 +105,6 @@ def test_workers_up_to_the_step() -> None:
     assert found.images == (pytest.approx(320 * low), pytest.approx(320 * high)), "as the loader reports the rate"
     (advice,) = (one for one in advise(now, what_if(now)) if one.name == "num_workers")
     assert (advice.change, advice.gain) == ("DataLoader(..., num_workers=6)", found.high)
-
-
-def test_other_programs_give_their_cores_back() -> None:
-    """Two workers get one of two cores: alone they have both, and of what was added to them nothing else is known."""
-    shared = replace(SYSTEM, cores=2.0, idle_cores=0.0, other_cores=1.0)
-    queued = workers(0.5, runnable_s=0.5)
-    found = predicted(Cause.TAKEN, 0.6, 0.62, processes=queued, system=shared)
-    assert (list(found), found["others"].high) == (["others"], pytest.approx(2.0))
-    now = situation(Cause.TAKEN, 0.6, 0.62, processes=queued, system=shared)
-    advice = {one.name: one for one in advise(now, what_if(now))}
-    assert advice["other_programs"].gain == found["others"].high
-
-
-def test_a_training_on_the_loader_s_own_cores() -> None:
-    """Two cores, both used: 1.5 by the loader, 0.5 by training, whose step takes 0.8 now and 0.5 alone.
-
-    A FastLoader leaves 0.13 to 0.5 of the loader's work: the step of 0.5 is the limit, longer by a third of what it is
-    longer now, as a third of the work is left.
-    """
-    seen, full = DECODES, replace(SYSTEM, cores=2.0, idle_cores=0.0)
-    now = situation(Cause.CPU, 0.2, 0.2, processes=(replace(MAIN, cpu_s=0.5), *workers(0.75)[1:]), idle=None,
-                    system=full, stacks=seen)  # fmt: skip
-    now = replace(now, verdict=replace(now.verdict, interference=Interference(0.6, 0.6)))
-    found = {one.name: one for one in what_if(now)}
-    assert found["fastloader"].high == pytest.approx(1 / 0.5)
-    nearness = 2 * 0.5 / 0.6 - 1
-    assert found["fastloader"].low == pytest.approx(1 / (0.6 * (1 + 0.1 * nearness)))
-    assert "workers" not in found
-
-
-def test_more_workers_beside_a_training_on_the_same_cores() -> None:
-    """Training takes half a core of two, a worker a whole one: together 1.5 for a batch, so at most 4/3 as many."""
-    two = replace(SYSTEM, cores=2.0, idle_cores=0.5)
-    now = situation(Cause.WORKERS, 0.5, 0.5, processes=workers(1.0, count=1), idle=None, system=two)
-    assert what_if(now) == (), "how long its step is alone is not known"
-    now = replace(now, verdict=replace(now.verdict, interference=Interference(0.0, 0.0)))
-    (found,) = what_if(now)
-    assert (found.change, found.high) == ("num_workers=2", pytest.approx(4 / 3))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +140,7 @@ def longer(stall: tuple[float, float], ran: float, queued: float | None, **chang
 
 LOOKED = {"processes": (replace(MAIN, cpu_s=0.9),), "threads": (thread("iofast-0", 0.3),)}
 # Shares of a second that the training thread runs and is queued, what else was seen, and how much longer a step takes.
-LONGER: dict[str, tuple[float, float, dict[str, Any], tuple[float, float]]] = {
+LONGER: dict[str, tuple[float, float | None, dict[str, Any], tuple[float, float] | None]] = {
     "a step of 0.8 takes 1.0, and 5 % of R may be in next()": (0.8, 0.2, {}, (0.19 / 0.81, 0.25)),
     "half of the queue is other programs'": (0.8, 0.2, {"system": replace(ALONE, other_cores=1.0)},
      (0.095 / 0.905, 0.1 / 0.9)),
@@ -168,27 +150,19 @@ LONGER: dict[str, tuple[float, float, dict[str, Any], tuple[float, float]]] = {
     # its own work all the time by stacks, half of it by /proc: the loader's thread may hold the GIL
     "the GIL bounds from above alone": (0.5, 0.0, {**LOOKED, "stacks": stacks({Frame.FORWARD: 1.0})}, (0.0, 0.3 / 0.7)),
     "no stacks, no GIL": (0.5, 0.0, LOOKED, (0.0, 0.0)),
+    "the kernel does not count": (0.5, None, {}, None),
+    "no loader beside the training": (0.5, 0.2, {"processes": (MAIN,)}, None),
+    "nobody knows the cores": (0.5, 0.2, {"system": replace(ALONE, idle_cores=None)}, None),
+    "another job on the device": (0.5, 0.2, {"idle": 0.5, "devices": (replace(DEVICE, others=1),)}, None),
+    "it makes its batches itself": (0.5, 0.2, {"stacks": stacks({Frame.LOADER_INLINE: 1.0})}, None),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LONGER)
 def test_how_much_longer_a_step_takes(name: str) -> None:
     ran, queued, changes, expected = LONGER[name]
-    assert longer((0.0, 0.0), ran, queued, **changes) == Interference(*map(pytest.approx, expected))
-
-
-@pytest.mark.parametrize(
-    ("queued", "changes"),
-    [
-        (None, {}),  # the kernel does not count
-        (0.2, {"processes": (MAIN,)}),  # no loader beside the training
-        (0.2, {"system": replace(ALONE, idle_cores=None)}),
-        (0.2, {"idle": 0.5, "devices": (replace(DEVICE, others=1),)}),  # another job's work on the device
-        (0.2, {"stacks": stacks({Frame.LOADER_INLINE: 1.0})}),  # it makes its batches itself
-    ],
-)
-def test_none_where_it_cannot_be_seen(queued: float | None, changes: dict[str, Any]) -> None:
-    assert longer((0.0, 0.1), 0.5, queued, **changes) is None
+    found = longer((0.0, 0.0), ran, queued, **changes)
+    assert found == (expected and Interference(*map(pytest.approx, expected)))
 
 
 @given(*[st.floats(0, 1)] * 4, st.floats(0, 3) | st.none(), st.floats(0, 1) | st.none())
