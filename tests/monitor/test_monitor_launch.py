@@ -104,13 +104,6 @@ def test_its_exit_status_is_ours(scope: str, code: str, status: int) -> None:
     assert not Path(f"/proc/{program.pid}").exists()  # no zombie
 
 
-def test_streams_are_its_own() -> None:
-    code = "import sys; sys.stdout.write('out ' + sys.stdin.read()); sys.stderr.write('err')"
-    process = beside(*PYTHON, code, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.communicate("in", timeout=20) == ("out in", "err")
-    assert process.returncode == 0
-
-
 def test_signals_and_group_are_as_without_us(scope: str) -> None:
     code = (
         "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
