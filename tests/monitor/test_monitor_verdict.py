@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, simulate, snapshot, stacks, thread, training, worker
 
-from iofast.monitor.bounds import exposed
-from iofast.monitor.findings import Bound, Cause, Severity, StallBounds, Verdict
+from iofast.monitor.bounds import exposed, wilson
+from iofast.monitor.findings import Band, Bound, Cause, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, SyncSite, Tier
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
@@ -42,6 +42,7 @@ METER = replace(EVENTS, exposed_s=None)
 HALVES = tuple(replace(LOADER, name=name, exposed_s=0.2, transfer_s=0.0) for name in "ab")
 NAMELESS = tuple(replace(one, name="a") for one in HALVES)
 SHARED = (replace(DEVICE, others=1),)
+LATE, HALF = {Q: 0.5, X: 0.48, R: 0.02}, stacks({WAIT: 0.5, SYNC: 0.5})
 # What was seen, where the bounds of the stall lie, how they were seen, and whether it is the host's wait.
 STALLS: dict[str, tuple[dict[str, Any], tuple[float, float], tuple[float, float], Tier, bool]] = {
     "events are exact": ({"loaders": (EVENTS,)}, (0.3, 0.3), (0.3, 0.3), Tier.INSIDE, False),
@@ -51,6 +52,8 @@ STALLS: dict[str, tuple[dict[str, Any], tuple[float, float], tuple[float, float]
     "a meter, and no device": ({"loaders": (METER,), "idle": None}, (0.8, 0.8), (0.8, 0.8), Tier.INSIDE, True),
     "two loaders of a step, one after the other": ({"loaders": HALVES}, (0.4, 0.4), (0.4, 0.4), Tier.INSIDE, False),
     "two loaders of the same name": ({"loaders": NAMELESS}, (0.4, 0.4), (0.4, 0.4), Tier.INSIDE, False),
+    "stacks, and a device that idles for want of a batch": ({"doing": LATE, "idle": 0.5, "stacks": HALF},
+     (0.45, 0.5), (0.5, 0.55), Tier.STACKS, False),
     "no device": ({"doing": {Q: 0.3, R: 0.7}, "idle": None}, (0.25, 0.3), (0.3, 0.45), Tier.OUTSIDE, True),
     "a device of its own": ({"doing": {Q: 0.6, R: 0.4}, "idle": 0.1}, (0.0, 0.1), (0.1, 0.15), Tier.OUTSIDE, False),
     "a device that others use as well": ({"doing": {Q: 0.6, R: 0.4}, "idle": 0.1, "devices": SHARED},
@@ -68,11 +71,17 @@ def test_bounds_of_the_stall(name: str) -> None:
     assert high[0] - 1e-9 <= stall.high <= high[1] + 1e-9
 
 
+def test_wilson() -> None:
+    """Of 15 in 50 at 95 %, as textbooks have it; nothing is known without samples."""
+    found = wilson(0.3, 50, 1.96)
+    assert (found.low, found.high) == (pytest.approx(0.1910, abs=1e-4), pytest.approx(0.4375, abs=1e-4))
+    assert wilson(0.5, 0, 1.96) == Band(0.0, 1.0)
+
+
 # --- verdicts
 
 
 BUSY = {X: 0.95, R: 0.05}
-LATE = {Q: 0.5, X: 0.48, R: 0.02}
 HOST = {R: 0.9, X: 0.1}
 SITE = SyncSite("train.py", 40, ".item()", 0.5)
 AT_17 = replace(LOADER, exposed_s=0.17, transfer_s=0.0)
