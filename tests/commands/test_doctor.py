@@ -10,7 +10,7 @@ import pytest
 from command_line import CommandLine
 
 from iofast import machine
-from iofast.commands import doctor_checks as checks
+from iofast.commands import doctor as checks
 from iofast.monitor.probe import stacks
 
 
