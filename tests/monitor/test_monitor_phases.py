@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from monitor_jobs import made
 from monitor_moments import moment
@@ -342,6 +342,7 @@ def test_sums_of_a_run(name: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from([None, 0.2, 5.0, *Frame]), max_size=60), st.integers(2, 20))
+@example([None] * 9, 2)
 def test_nothing_is_lost_or_counted_twice(frames: list[Frame | float | None], window: int) -> None:
     """Of phases, computing, and loaders that report seconds of an epoch's start."""
     shots = []

@@ -107,6 +107,12 @@ def test_workers_up_to_the_step() -> None:
     assert (advice.change, advice.gain) == ("DataLoader(..., num_workers=6)", found.high)
 
 
+def test_advice_on_other_programs_has_the_predicted_gain() -> None:
+    now = situation(Cause.TAKEN, 0.6, 0.62, **TAKEN)
+    (advice,) = (one for one in advise(now, what_if(now)) if one.name == "other_programs")
+    assert advice.gain == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("cause", "changes"),
     [
