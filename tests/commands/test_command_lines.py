@@ -111,6 +111,7 @@ class TestWords:
             ("with max_errors=3, and", "with --max-errors 3, and"),
             ("give overwrite=True", "give --overwrite"),
             ("format must be one of", "--format must be one of"),
+            ("found no format", "found no format"),
             ("found label=3", "found --class 3"),
             ("/data/max_errors/x and 'max_errors' and max_errors.txt", None),
             ("as in image=photo,label=class", None),
