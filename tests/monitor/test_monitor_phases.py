@@ -174,7 +174,7 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
         ({}, f"{IN_MAIN}; workers 201, 202 {IN_LOCK}"),
         ({"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
          "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)"),
-        ({"stacks": None, "processes": (process(), *(process(number) for number in range(1, 7)))},
+        ({"stacks": None, "processes": (process(), *(process(number) for number in (6, 2, 1, 3, 5, 4)))},
          "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep"),
         ({"stacks": None, "processes": (process(cpu_s=0.01),), "loaders": (PAGE,)}, "the training thread asleep"),
         ({"stacks": stacks({Frame.COMMUNICATION: 1.0}), "processes": (process(),)}, "the training thread asleep"),
