@@ -9,9 +9,10 @@ import pytest
 from command_line import CommandLine
 from PIL import Image
 
-from iofast import pack
+from iofast import open_reader, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
+from iofast.errors import SourceError
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ class TestSuggestions:
             ("--verison", "iofast: error: unknown option --verison: did you mean --version?"),
             ("info a b", "iofast info: error: unrecognized arguments: b (see iofast info --help)"),
             ("pakc a b", "did you mean pack?"),
+            ("verify a --workers 0", "--workers must be 1 or more, found 0"),
             ("xyzzy a b", "the commands are run, pack"),
             ("pack only-a-source", "required: DST"),
             ("pack a b.lmdb -x", "iofast pack: error: unrecognized arguments: -x (see iofast pack --help)"),
@@ -89,6 +91,10 @@ class TestSuggestions:
         """An unset `$DATA` is never the current folder."""
         more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"]}
         iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
+
+    def test_an_empty_path_in_python(self) -> None:
+        with pytest.raises(SourceError, match=r"is empty: expected a .*, found ''"):
+            open_reader("")
 
 
 def test_the_first_screen_of_packs_help_has_the_options_that_people_use(

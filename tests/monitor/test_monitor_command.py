@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.monitor import follow, live
 from iofast.monitor.compare import compare
+from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Snapshot
@@ -143,6 +144,16 @@ def test_a_signal_ends_it_with_a_report(
     assert run("--quiet", "--report", str(tmp_path / "a.html"), "--fail-on", "input-bound") == status
     assert (tmp_path / "a.html").exists()
     assert signal.getsignal(number) is before
+
+
+def test_a_failure_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Caps) -> None:
+    def judge(_snapshots: Sequence[Snapshot], _before: Verdict | None) -> Verdict:
+        raise OSError(5, "input/output error")
+
+    broken = Sources(made().find, made().watch, judge)
+    monkeypatch.setattr(live, "machine", lambda _request, _program=None: broken)
+    assert run("--seconds", "2") == 1
+    assert capsys.readouterr().err == "iofast monitor: error: input/output error\n"
 
 
 def test_its_output_and_status_are_its_own(given: Given, capfd: Caps, tmp_path: Path) -> None:

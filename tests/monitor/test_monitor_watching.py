@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -184,6 +185,16 @@ def test_a_container_of_its_own() -> None:
         process.kill()
     assert snapshot.main.shares == {Doing.ASLEEP: 1.0}
     assert any("container of its own" in note for note in snapshot.notes)
+
+
+def test_a_late_caller_gets_a_whole_interval(sleeper: Job) -> None:
+    with closing(Watch(sleeper, WatchOptions(interval=0.2, stacks="off"))) as watch:
+        time.sleep(0.5)
+        start = time.monotonic()
+        snapshot = watch.interval()
+    assert snapshot.time_s - start >= 0.2
+    assert snapshot.seconds >= 0.7
+    assert snapshot.main.samples <= 4
 
 
 def test_expensive_looks_become_rare(sleeper: Job) -> None:
