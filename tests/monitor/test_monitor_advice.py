@@ -373,3 +373,7 @@ def test_packing_comes_before_the_loader_that_reads_it(
 def test_a_hostile_folder_adds_no_line_to_paste() -> None:
     (advice, _) = advised_with(Cause.CPU, OWN, **TWO_BUSY, file_bytes=400_000, image_root="/x\nrm -r .")
     assert advice.change == r"iofast pack '/x\nrm -r .' train.lmdb --resize 256"
+
+
+def test_a_gain_is_bounded() -> None:
+    assert list(map(gain, (0.0, 0.5, 1.0, 7.0, -1.0))) == pytest.approx([1.0, 2.0, MOST_GAIN, MOST_GAIN, 1.0])
