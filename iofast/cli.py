@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _replace_unencodable()
     arguments = list(sys.argv[1:] if argv is None else argv)
     at = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
-    parser, own = _parsers(arguments[at] if at < len(arguments) else None)
+    try:
+        parser, own = _parsers(arguments[at] if at < len(arguments) else None)
+    except KeyboardInterrupt:  # while the command's module and its libraries are imported
+        print("iofast: interrupted", file=sys.stderr)
+        return 130
     parser.check_options(arguments[:at])
     own.check_options(arguments[at + 1 :])
     args, unknown = parser.parse_known_args(arguments)
