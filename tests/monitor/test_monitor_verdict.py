@@ -193,6 +193,17 @@ def test_wide_bounds_within_the_margin_keep_the_last_verdict() -> None:
     assert classify(waits, kept).bound is Bound.COMPUTE
 
 
+@pytest.mark.parametrize("idle", [0.085, 0.095, 0.105, 0.115])
+@pytest.mark.parametrize("changes", [{}, {"dram_active": 0.8, "tensor_active": 0.2}, {"throttle_reasons": ("power",)}])
+def test_a_verdict_on_a_device_confirms_itself(idle: float, changes: dict[str, Any]) -> None:
+    """Of a training whose loader is quick."""
+    quick = (replace(LOADER, exposed_s=0.0, transfer_s=0.0),)
+    seen = {"stacks": stacks({FORWARD: 0.9, SYNC: 0.1}), "devices": (replace(DEVICE, **changes),)}
+    shots = training(40, doing=HOST, idle=idle, loaders=quick, **seen)
+    first = classify(shots)
+    assert classify(shots, first).bound is first.bound
+
+
 # --- for all snapshots
 
 
