@@ -68,7 +68,7 @@ def _places(quiet: Training) -> str:
     """Where the training thread and each worker stand; workers at one place together."""
     seen = {pid: site for one in quiet.stacks for pid, site in one.stands.items()}
     main, workers = "", dict[str, list[str]]()
-    for process in quiet.snapshots[-1].processes:
+    for process in sorted(quiet.snapshots[-1].processes, key=lambda one: one.pid):
         state = max(process.states, key=process.states.__getitem__, default="")
         at = [_STATES[state]] if state in _STATES else []
         at += [f"in {seen[process.pid].place}"] if process.pid in seen else []

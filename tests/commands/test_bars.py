@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import forked
 import pytest
 from command_line import Terminal
 from foreign_lmdbs import picture
-from places import ROOT
 from tqdm import tqdm
 
 from iofast import pack
@@ -29,32 +25,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     return stream
-
-
-@contextlib.contextmanager
-def held(lock: AbstractContextManager[object]) -> Iterator[None]:
-    """Hold a lock in another thread, as after a Ctrl-C at the wrong moment."""
-    locked, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            locked.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    locked.wait(60)
-    yield
-    done.set()
-    thread.join()
-
-
-def ends(work: Callable[[], object], seconds: float = 20) -> bool:
-    """Return whether `work()` returns."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
 
 
 def test_shown_on_a_terminal_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,17 +57,8 @@ def test_pack_shows_a_bar_and_the_next_step(
         assert stream.getvalue() == ""
         pack(tmp_path / "images", tmp_path / "out.lmdb", progress=progress, overwrite=True, workers=1)
     assert "/1 [" in stream.getvalue()
-    assert (
-        f"\nnext: FastDataset('{tmp_path}/out.lmdb', split='train') in Python"
-        in "\n" + stream.getvalue().split("\r")[-1]
-    )
-
-
-@pytest.mark.parametrize("stream", [None, object()], ids=["closed", "logger"])
-def test_nothing_where_stderr_is_no_file(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", stream)
-    with open_bar(30, " images") as bar:
-        bar.update(30)
+    last = "\n" + stream.getvalue().split("\r")[-1]
+    assert f"\nnext: FastDataset('{tmp_path}/out.lmdb', split='train') in Python" in last
 
 
 CLOSED = """
@@ -126,14 +87,6 @@ def test_commands_without_a_stderr(closed: bool, tmp_path: Path, monkeypatch: py
         assert len(reader) == 1
 
 
-def test_nothing_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    with open_bar(30, " images") as bar:
-        bar.update(30)
-    assert stream.getvalue() == ""
-
-
 def test_slow_steps_are_shown_after_quick_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default tqdm would wait for as many steps as before."""
     stream = terminal(monkeypatch)
@@ -158,9 +111,8 @@ def test_no_other_bars_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         with open_bar(3, " images") as bar:
             bar.update(3)
 
-    with open_bar(3, " images") as other, held(tqdm.get_lock()), held(other.get_lock()):
-        assert ends(work)
-
-
-def test_all_bars_of_iofast_are_opened_here() -> None:
-    assert not [path for path in (ROOT / "iofast").rglob("*.py") if re.search(r"tqdm\(", path.read_text())]
+    with open_bar(3, " images") as other, tqdm.get_lock(), other.get_lock():
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()

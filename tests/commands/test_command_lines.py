@@ -3,72 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import CommandLine
 from PIL import Image
 
-from iofast import open_reader, open_writer, pack
+from iofast import open_reader, pack
 from iofast.commands import COMMANDS
 from iofast.commands.parser import Parser
-from iofast.errors import OptionError, SourceError
-from iofast.sheet import SheetOptions
+from iofast.errors import SourceError
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    return make(tmp_path / "images", 3)
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (20, 10)).save(tmp_path / "images" / "a.jpg")
+    return tmp_path / "images"
 
 
-def make(folder: Path, good: int, bad: int = 0) -> Path:
-    folder.mkdir()
-    for number in range(good):
-        Image.new("RGB", (20, 10 + number)).save(folder / f"{number}.jpg")
-    for number in range(bad):
-        (folder / f"bad{number}.jpg").write_bytes(b"\xff\xd8\xff nothing")
-    return folder
-
-
-WITHOUT_EFFECT: list[tuple[str, str]] = [  # command line, words of the message
+WITHOUT_EFFECT = [  # command line, words of the message
     ("pack {} y.lmdb --quality 80 --format png --resize 16", "--quality 80 has no effect: expected --format jpeg"),
     ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
     ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
     ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
-    ("view {} s.png --indices 0-2 --class x", "--class has no effect"),
-    ("view {} s.png --indices 0-2 --seed 0", "--seed has no effect"),
     ("view {} s.png --boxes none --box-format xywh", "--box-format xywh has no effect: expected --boxes"),
     ("view {} s.png --transform train --mask seg.png", "expected none beside --transform"),
-    ("view {} s.png --transform train --boxes boxes.json", "expected none beside --transform"),
-    ("view {} s.png --transform train --box-format xywh", "expected none beside --transform"),
     ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
     ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
 
 
-class TestWithoutEffect:
-    @pytest.mark.parametrize(("line", "words"), WITHOUT_EFFECT)
-    def test_is_refused(
-        self, images: Path, tmp_path: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch, line: str, words: str
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        iofast(*line.format(images).split()).fails(2, words)
-        assert not [*tmp_path.glob("y.*"), *tmp_path.glob("s.png")]
-
-    @pytest.mark.parametrize(
-        ("call", "option"),
-        [
-            (lambda images, target: SheetOptions(boxes="", box_format="xywh"), "box_format=xywh"),
-            (lambda images, target: pack(images, f"{target}/", workers=1, shard_size=5000), "shard_size=5000"),
-            (lambda images, target: open_writer(f"{target}.lmdb", shard_size=5000), "shard_size=5000"),
-        ],
-    )
-    def test_in_python(self, images: Path, tmp_path: Path, call: Callable[[Path, Path], object], option: str) -> None:
-        with pytest.raises(OptionError, match=f"^{option} has no effect: expected "):
-            call(images, tmp_path / "out")
-        assert not list(tmp_path.glob("out*"))
+@pytest.mark.parametrize(("line", "words"), WITHOUT_EFFECT)
+def test_an_option_without_effect(
+    images: Path, tmp_path: Path, iofast: CommandLine, monkeypatch: pytest.MonkeyPatch, line: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    iofast(*line.format(images).split()).fails(2, words)
+    assert not [*tmp_path.glob("y.*"), *tmp_path.glob("s.png")]
 
 
 class TestSuggestions:
@@ -76,27 +48,25 @@ class TestSuggestions:
         ("words", "hint"),
         [
             ("pack a b.lmdb --resise 256", "iofast pack: error: unknown option --resise: did you mean --resize?"),
-            ("pack --resise 256 a b.lmdb", "did you mean --resize? (see iofast pack --help)"),
             ("pack --resise=256", "did you mean --resize?"),
             ("pack a b.lmdb --nonsense", "unknown option --nonsense (see iofast pack --help)"),
-            ("info a --jsn", "iofast info: error: unknown option --jsn: did you mean --json?"),
             ("monitor --onse", "iofast monitor: error: unknown option --onse: did you mean --once?"),
             ("--verison", "iofast: error: unknown option --verison: did you mean --version?"),
             ("info a b", "iofast info: error: unrecognized arguments: b (see iofast info --help)"),
+            ("pakc a b", "did you mean pack?"),
+            ("verify a --workers 0", "--workers must be 1 or more, found 0"),
+            ("xyzzy a b", "the commands are run, pack"),
+            ("pack only-a-source", "required: DST"),
             ("pack a b.lmdb -x", "iofast pack: error: unrecognized arguments: -x (see iofast pack --help)"),
         ],
     )
     def test_options(self, iofast: CommandLine, words: str, hint: str) -> None:
-        result = iofast(*words.split())
-        assert result.status == 2
-        assert hint in result.err
-        assert result.err.count("\n") == 1
+        iofast(*words.split()).fails(2, hint)
 
     def test_options_of_a_started_program_are_not_checked(self) -> None:
         parser = Parser(prog="x")
         parser.add_argument("--pid", type=int)
         parser.add_argument("program", nargs=argparse.REMAINDER)
-        parser.check_options(["--pid", "3", "--", "python", "--lr", "1"])
         parser.check_options(["--pid", "3", "python", "--lr", "1"])
         with pytest.raises(SystemExit):
             parser.check_options(["--pid", "3", "--lr"])
@@ -106,9 +76,8 @@ class TestSuggestions:
         [
             ("out", "out.lmdb"),
             ("out.LMDB", "out.lmdb"),
-            ("out.lmbd", "out.lmdb"),
-            ("o.Tar", "o.tar"),
-            ("out.zip", None),
+            ("out.tfrecrods", "out.tfrecords"),
+            ("set.star", None),
         ],
     )
     def test_targets(self, images: Path, tmp_path: Path, iofast: CommandLine, name: str, meant: str | None) -> None:
@@ -123,11 +92,9 @@ class TestSuggestions:
         more = {"pack": ["x.lmdb"], "cat": ["0"], "view": ["x.png"], "convert": ["x.lmdb"]}
         iofast(command, "", *more.get(command, [])).fails(2, "is empty: expected a path, found ''")
 
-    def test_empty_paths_in_python(self, tmp_path: Path) -> None:
-        calls: list[Any] = [lambda: open_reader(""), lambda: pack("", tmp_path / "x.lmdb", workers=1)]
-        for call in calls:
-            with pytest.raises(SourceError, match=r"is empty: expected a .*, found ''"):
-                call()
+    def test_an_empty_path_in_python(self) -> None:
+        with pytest.raises(SourceError, match=r"is empty: expected a .*, found ''"):
+            open_reader("")
 
 
 def test_the_first_screen_of_packs_help_has_the_options_that_people_use(
@@ -148,7 +115,6 @@ class TestWords:
         [
             ("max_errors must be 1", "--max-errors must be 1"),
             ("with max_errors=3, and", "with --max-errors 3, and"),
-            ("a larger max_errors=, and", "a larger --max-errors, and"),
             ("give overwrite=True", "give --overwrite"),
             ("format must be one of", "--format must be one of"),
             ("found no format", "found no format"),
@@ -166,9 +132,6 @@ class TestWords:
         assert parser.typed(message, leading=True) == (message if typed is None else typed)
         assert not parser.typed("format of the file is unknown").startswith("--")
 
-    @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
-    def test_in_errors_of_the_target(self, images: Path, tmp_path: Path, iofast: CommandLine, name: str) -> None:
-        pack(images, tmp_path / name, workers=1)
-        iofast("pack", images, tmp_path / name, "--workers", 1).fails(1, "give --overwrite")
-        with pytest.raises(OSError, match="give overwrite=True"):
-            pack(images, tmp_path / name, workers=1)
+    def test_in_errors_of_the_target(self, images: Path, tmp_path: Path, iofast: CommandLine) -> None:
+        pack(images, tmp_path / "out.tar", workers=1)
+        iofast("pack", images, tmp_path / "out.tar", "--workers", 1).fails(1, "give --overwrite")

@@ -103,32 +103,25 @@ def test_a_target_whose_name_is_not_text(images: Path, tmp_path: Path, suffix: s
 @pytest.mark.parametrize(
     ("labels", "packed", "verified"),
     [
-        (["cat", "dog"], None, None),
+        (["cat", "dog"], "", ""),
         (["", "nan"], "  labels     none", "  note: records without a label: 2 of 2"),
         (["7.0", ""], "  unlabelled 1 of 2", "  note: records without a label: 1 of 2"),
     ],
 )
 def test_missing_labels_are_said(
-    tmp_path: Path,
-    iofast: CommandLine,
-    caplog: pytest.LogCaptureFixture,
-    labels: list[str],
-    packed: str | None,
-    verified: str | None,
+    tmp_path: Path, iofast: CommandLine, caplog: pytest.LogCaptureFixture, labels: list[str], packed: str, verified: str
 ) -> None:
-    rows = [f"{number}.png,{label}" for number, label in enumerate(labels)]
     for number in range(len(labels)):
         Image.new("RGB", (8, 8 + number)).save(tmp_path / f"{number}.png")
+    rows = [f"{number}.png,{label}" for number, label in enumerate(labels)]
     (tmp_path / "list.csv").write_text("\n".join(["path,Label", *rows]))
     out = tmp_path / "out.lmdb"
     summary = iofast("pack", tmp_path / "list.csv", out, "--workers", 1).out.splitlines()
-    assert [line for line in summary if line.startswith(("  labels", "  unlabelled"))] == ([packed] if packed else [])
+    assert [line for line in summary if line.startswith(("  labels", "  unlabelled"))] == [packed][: bool(packed)]
     notes = [line for line in iofast("verify", out).out.splitlines() if line.startswith("  note")]
-    assert notes == ([verified] if verified else [])
-    dataset = FastDataset(out)
-    assert repr(dataset).endswith(", without labels") == (packed == "  labels     none")
+    assert notes == [verified][: bool(verified)]
+    dataset, none = FastDataset(out), packed == "  labels     none"
+    assert repr(dataset).endswith(", without labels") == none
     for given in (dataset, FastDataset(out, fields=["image"])):
         FastLoader(given, 1)
-    assert ["no labels, so every label in a batch is -1" in line for line in caplog.messages] == (
-        [True] if packed == "  labels     none" else []
-    )
+    assert ["no labels, so every label in a batch is -1" in line for line in caplog.messages] == [True] * none

@@ -11,12 +11,7 @@ from command_line import CommandLine
 
 from iofast import machine
 from iofast.commands import doctor as checks
-from iofast.commands.doctor import Check
 from iofast.monitor.probe import stacks
-
-
-def by_name() -> dict[str, Check]:
-    return {check.name: check for check in checks.checks()}
 
 
 def test_output(iofast: CommandLine) -> None:
@@ -26,13 +21,8 @@ def test_output(iofast: CommandLine) -> None:
         assert word in text
     facts = iofast("doctor", "--json").facts
     assert facts["version"] == 1
-    assert {each["group"] for each in facts["checks"]} == {
-        "iofast",
-        "libraries",
-        "optional libraries",
-        "GPU",
-        "machine",
-    }
+    groups = {"iofast", "libraries", "optional libraries", "GPU", "machine"}
+    assert {each["group"] for each in facts["checks"]} == groups
     assert all(each["state"] in ("ok", "note", "missing", "broken") for each in facts["checks"])
     assert all(each["advice"] for each in facts["checks"] if each["state"] in ("missing", "broken"))
     assert iofast("doctor", "--quiet") == (0, "", "")
@@ -44,7 +34,7 @@ def test_missing_libraries(monkeypatch: pytest.MonkeyPatch, iofast: CommandLine)
     status, text, _ = iofast("doctor")
     assert status == 1
     assert "pip install tqdm" in text
-    found = by_name()
+    found = {check.name: check for check in checks.checks()}
     assert [found[name].state for name in ("tqdm", "torch", "CUDA")] == ["broken", "missing", "note"]
     assert {"pyarrow", "obstore", "ray", "py-spy"} <= found.keys()
 
@@ -91,7 +81,7 @@ def test_without_the_native_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"backend": "pillow", "simd": "none", "libjpeg-turbo": None, "missing": "no compiler was there"}
     monkeypatch.setattr(kernel, "backend", "pillow")
     monkeypatch.setattr(kernel, "describe", lambda: facts)
-    found = by_name()
+    found = {check.name: check for check in checks.checks()}
     assert found["kernel"].state == "missing"
     assert "no compiler was there" in found["kernel"].value
     assert "apt-get install gcc python3-dev libjpeg-dev" in found["kernel"].advice
@@ -113,6 +103,12 @@ def test_ptrace(scope: str, capabilities: int, state: str, monkeypatch: pytest.M
     assert "no stacks can be read, because py-spy is absent" in checks._ptrace().value
 
 
+def put(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
 class TestControlGroups:
     """The limits of control groups of both versions, from their files."""
 
@@ -124,12 +120,6 @@ class TestControlGroups:
         (tmp_path / "self").write_text("")
         return tmp_path
 
-    def put(self, tree: Path, **files: str) -> None:
-        for name, text in files.items():
-            path = tree / name.replace("__", "/").replace("_DOT_", ".")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
     def test_no_groups(self, tree: Path) -> None:
         assert (machine.cpu_quota(), machine.memory_limit(), machine.cores()) == (None, None, 16)
         (tree / "self").unlink()
@@ -137,29 +127,24 @@ class TestControlGroups:
 
     def test_version_2_the_tightest_ancestor_counts(self, tree: Path) -> None:
         (tree / "self").write_text("0::/a/b\n")
-        self.put(tree, a__b__cpu_DOT_max="max 100000", a__cpu_DOT_max="250000 100000", cpu_DOT_max="800000 100000")
-        self.put(
-            tree, a__b__memory_DOT_max="max\n", a__memory_DOT_max="2000000000\n", a__memory_DOT_current="500000000"
-        )
+        put(tree / "a/b", {"cpu.max": "max 100000", "memory.max": "max\n"})
+        put(tree / "a", {"cpu.max": "250000 100000", "memory.max": "2000000000\n", "memory.current": "500000000"})
+        put(tree, {"cpu.max": "800000 100000"})
         assert machine.cpu_quota() == 2.5
         assert machine.cores() == 3
         assert machine.memory_limit() == 2_000_000_000
         assert machine.free_memory() <= 1_500_000_000
 
-    def test_version_2_in_a_container_that_shows_the_hosts_path(self, tree: Path) -> None:
-        (tree / "self").write_text("0::/docker/abc\n")
-        self.put(tree, cpu_DOT_max="50000 100000")
-        assert machine.cores() == 1
-
     def test_version_1(self, tree: Path) -> None:
         (tree / "self").write_text("8:memory:/job\n4:cpu,cpuacct:/job\n0::/\n")
-        self.put(tree, cpu__job__cpu_DOT_cfs_quota_us="400000", cpu__job__cpu_DOT_cfs_period_us="100000")
-        self.put(tree, memory__job__memory_DOT_limit_in_bytes="1000000", memory__memory_DOT_limit_in_bytes=str(1 << 62))
+        put(tree / "cpu/job", {"cpu.cfs_quota_us": "400000", "cpu.cfs_period_us": "100000"})
+        put(tree / "memory/job", {"memory.limit_in_bytes": "1000000"})
+        put(tree / "memory", {"memory.limit_in_bytes": str(1 << 62)})
         assert machine.cores() == 4
         assert machine.memory_limit() == 1_000_000
 
     @pytest.mark.parametrize("text", ["", "max", "x y", "100000 0"])
     def test_invalid_files(self, tree: Path, text: str) -> None:
         (tree / "self").write_text("0::/\n")
-        self.put(tree, cpu_DOT_max=text)
+        put(tree, {"cpu.max": text})
         assert machine.cpu_quota() is None

@@ -34,23 +34,19 @@ SRUN = "SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4"
 RANKS = {
     "": None,
     "RANK=2 WORLD_SIZE=8": (2, 8),
-    "RANK=0 WORLD_SIZE=1": (0, 1),
     "RANK= WORLD_SIZE=": None,
     "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2": (1, 2),
     "PMI_RANK=5 PMI_SIZE=6": (5, 6),
     SRUN: (3, 4),
     "SLURM_STEP_ID=12 SLURM_PROCID=0 SLURM_NTASKS=2": (0, 2),
     "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_STEP_NUM_TASKS=2": (0, 2),  # srun -n 2 in a job of 16
-    "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1": None,
     # shells with a job's variables that are not its tasks
-    "SLURM_JOB_ID=7 SLURM_NTASKS=4": None,
     "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0": None,
     f"SLURM_STEP_ID={BATCH_SCRIPT} SLURM_NTASKS=4 SLURM_PROCID=0": None,
     f"SLURM_STEP_ID={INTERACTIVE} SLURM_NTASKS=4 SLURM_PROCID=0": None,
     "SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=40000": None,
     # nested launchers: the inner one counts
     SRUN + " RANK=9 WORLD_SIZE=16": (9, 16),
-    SRUN + " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2": (1, 2),
     "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=9 WORLD_SIZE=16": (9, 16),
 }
 
@@ -67,13 +63,9 @@ BAD = {
     "RANK=4 WORLD_SIZE=4": "RANK must be below WORLD_SIZE=4, found RANK=4",
     "RANK=-1 WORLD_SIZE=4": "RANK must be a whole number of at least 0, found RANK='-1'",
     "RANK=1 WORLD_SIZE=0": "WORLD_SIZE must be a whole number of at least 1, found WORLD_SIZE='0'",
-    "RANK=one WORLD_SIZE=4": "found RANK='one'",
-    "RANK=1.0 WORLD_SIZE=4": "found RANK='1.0'",
     "RANK=² WORLD_SIZE=4": "found RANK='²'",
-    "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2": "OMPI_COMM_WORLD_RANK must be below",
     "PMI_RANK=2": "PMI_SIZE is not set: expected it beside PMI_RANK=2",
     "SLURM_STEP_ID=0 SLURM_PROCID=0": "SLURM_NTASKS is not set: expected it beside SLURM_PROCID=0",
-    "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_NTASKS=4": "SLURM_PROCID must be below SLURM_NTASKS=4",
 }
 
 
@@ -88,11 +80,9 @@ def test_invalid_variables(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 LOCAL = {
     "": 1,
-    "LOCAL_WORLD_SIZE=4 LOCAL_RANK=1": 4,
     "LOCAL_WORLD_SIZE=4": 4,
     "OMPI_COMM_WORLD_LOCAL_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0": 3,
     "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1": 2,
-    SRUN + " SLURM_STEP_TASKS_PER_NODE=4": 4,
     SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NODEID=2": 2,
     SRUN + " SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_NODEID=3": 1,
     SRUN + " SLURM_TASKS_PER_NODE=8": 8,
@@ -144,10 +134,7 @@ class TestCores:
     @pytest.mark.parametrize(
         ("mine", "launcher", "ranks", "each"),
         [
-            (range(64), range(64), 1, 64),
-            (range(64), range(64), 2, 32),
             (range(64), range(64), 6, 10),
-            (range(64), range(64), 64, 1),
             (range(64), range(64), 100, 1),
             (range(8, 16), range(64), 8, 8),  # pinned apart
             (range(8), range(8), 8, 1),  # taskset -c 0-7 torchrun: the whole job is pinned
@@ -179,9 +166,6 @@ class TestCores:
         assert self.cores("LOCAL_WORLD_SIZE=8") == 1
 
 
-PRINT = "import os; from iofast.machine import cores_of_rank; print(cores_of_rank())"
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be divided")
 def test_real_processes() -> None:
     """Two ranks, without and with a core of their own, started by a wrapper that has their variables too."""
@@ -189,15 +173,14 @@ def test_real_processes() -> None:
     environment = {**os.environ, "LOCAL_WORLD_SIZE": "2"}
 
     def rank(pin: str) -> int:
-        command = [sys.executable, "-c", f"import os, subprocess, sys; {pin}; "
-                   f"sys.exit(subprocess.call([sys.executable, '-c', {PRINT!r}]))"]  # fmt: skip
+        shares = "from iofast.machine import cores_of_rank; print(cores_of_rank())"
+        wrapper = f"import os, subprocess, sys; {pin}; subprocess.call([sys.executable, '-c', {shares!r}])"
+        command = [sys.executable, "-c", wrapper]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
         return int(done.stdout)
 
     assert rank("pass") == max(1, machine.cores() // 2)
     assert rank(f"os.sched_setaffinity(0, {{{cores[0]}}})") == 1
-    if len(cores) >= 4:
-        assert rank(f"os.sched_setaffinity(0, {set(cores[:2])})") == min(2, max(1, machine.cores() // 2))
 
 
 def test_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,17 @@
-"""The benchmark of predictions: the changes it applies, its page. Each step of docs/by-advice.md."""
+"""The monitor's benchmarks: the advice of docs/by-advice.md is followed, and what scores its verdicts is right."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import forked
+import numpy as np
 import pytest
 from followed_advice import SCRIPT, environment, follow, followed
 from kernel_images import jpeg, photo
@@ -21,62 +20,15 @@ from monitor_moments import moment
 from monitor_snapshots import LATE, MAIN, stacks, training, worker
 from places import ROOT
 
-from benchmarks.bench_what_if import Beside, Scored, changed, page
-from benchmarks.verdicts import loaders, program_runs
-from benchmarks.verdicts.programs import SUITES, Program, find
-from iofast.monitor.findings import Bound, Interference, Prediction
+from benchmarks.verdicts import truth
+from benchmarks.verdicts.program_runs import Run
+from benchmarks.verdicts.programs import SUITES, find
+from benchmarks.verdicts.score import Scored
+from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
 from iofast.monitor.probe.loader_source import parsed
 from iofast.monitor.render.printed import to_json
-from iofast.monitor.snapshot import Frame, Job, Snapshot, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, Snapshot, Tier, WorkerTask
 from iofast.monitor.verdict import classify
-
-
-def test_programs_that_are_changed_are_many_and_apart() -> None:
-    tune, final = ({replace(one, seed=0) for one in SUITES[f"change-{split}"]} for split in ("tune", "final"))
-    assert len(tune | final) == len(tune) + len(final) >= 40
-    assert sum(one.loader == "webdataset" for one in tune | final) >= 10, "of other libraries' loaders"
-    assert {one.load for one in tune} == {one.load for one in final} == {"sleep", "decode", "store"}
-
-
-def test_every_change_is_applied() -> None:
-    """To the loader that the monitor sees, and to nothing else."""
-    program = find("change-tune", "decode-1w-0")
-
-    def after(name: str, change: str = "", of: Program = program) -> dict[str, object]:
-        new = changed(of, Prediction(name, change, 1.0, 2.0, ""))
-        return {} if new is None else program_runs._changes("change-tune", new)
-
-    assert after("workers", "num_workers=3") == {"workers": 3}
-    assert after("pack") == {"load": "packed"}
-    assert after("fastloader") == {"loader": "fast", "side": 64, "workers": max(1, len(os.sched_getaffinity(0)))}
-    assert after("device", of=find("change-tune", "cpu-decode-1w")) == {"step_s": 0.0125}
-    assert after("cores", of=find("change-tune", "decode-1w-one-core")) == {"extra": "", "workers": 2}
-    sleeping = find("change-tune", "sleep-1w-0")
-    assert (after("storage", of=sleeping), after("page_cache", of=sleeping)) == ({"cost_s": 0.025}, {"cost_s": 0.0})
-    assert after("storage") == after("pack", of=sleeping) == {}
-
-
-def test_packed_pictures_and_fast_loader_give_images_of_the_same_size(tmp_path: Path) -> None:
-    program = replace(find("change-tune", "decode-1w-0"), workers=0, batch=4)
-    kinds: tuple[dict[str, Any], ...] = ({}, {"load": "packed"}, {"loader": "fast", "side": 64, "workers": 1})
-    for changes in kinds:
-        images, labels = next(iter(loaders.loader_of(replace(program, **changes), tmp_path)))
-        assert sorted(images.shape) == [3, 4, 64, 64]
-        assert len(labels) == 4
-
-
-def test_the_page_of_predictions() -> None:
-    """An error is the distance of the band's middle from the measured rate; a wrong direction counts."""
-    right = Scored("a", Prediction("workers", "num_workers=2", 1.8, 2.2, ""), 2.0)
-    wrong = Scored("b", Prediction("pack", "iofast pack x", 1.2, 1.4, ""), 0.9)
-    assert (right.error, right.inside, wrong.inside) == (0.0, True, False)
-    text = page("tune", [right, wrong], [Beside("c", Interference(0.1, 0.2), 0.15), Beside("d", None, 0.3)], ["e"])
-    assert "2 predictions on 2 programs" in text
-    assert "| direction right | 97 % | 50% |" in text
-    assert "| c | 10% – 20% | 15% |" in text
-    assert "| d | – | 30% |" in text
-    assert "Nothing was predicted for 1 programs: e." in text
-
 
 # --- docs/by-advice.md; outcomes, not times
 
@@ -163,3 +115,63 @@ def test_the_monitor_watches_the_script(folder: Path) -> None:
     assert re.search(r"[\d,]+ images/s", run.stdout), run.stderr
     seen = [line for line in run.stderr.splitlines() if line.startswith("{")]
     assert json.loads(seen[-1])["verdict"] in list(Bound)
+
+
+# --- the labelled suite of the monitor in short: its simulated device and its truth are right; two programs are judged
+
+
+def test_the_true_stall_is_where_the_device_idles_in_next(tmp_path: Path) -> None:
+    """A busy device takes the waiting's cost away, and what was not training does not count."""
+    marks = {
+        "training": [(100, 200), (300, 400)],
+        "next": [(90, 120), (140, 160), (210, 290), (300, 330)],
+        "starts": [(295, 330)],
+        "device": True,
+    }
+    (tmp_path / "timeline.json").write_text(json.dumps(marks))
+    np.array([110, 150, 200, 310, 330, 390], np.int64).tofile(tmp_path / "busy.bin")
+    found = truth.read(tmp_path)
+    # idle while training: 100-110, 150-200, 310-330, 390-400; in next: 100-110, 150-160, 310-330
+    assert found.stall == pytest.approx(40 / 200)
+    assert found.starts == pytest.approx(20 / 200)
+    assert found.within_epochs == pytest.approx(0.1 / 0.9)
+    assert found.wait == pytest.approx(70 / 200)
+    assert found.idle == pytest.approx(90 / 200)
+    assert found.steps == 2
+    assert truth.read(tmp_path, until=150).stall == pytest.approx(10 / 50)
+
+
+def test_suites_are_large_and_apart() -> None:
+    for name, programs in SUITES.items():
+        assert len({program.name for program in programs}) == len(programs), name
+    for name in ("tune", "final"):
+        programs = SUITES[name]
+        assert sum(program.loader not in ("zeromq", "grpc") for program in programs) >= 40, name
+    tune, final = (set(SUITES[name]) for name in ("tune", "final"))
+    assert not {replace(program, seed=0) for program in final} & {replace(program, seed=0) for program in tune}
+    assert len({program.name for program in final} - {program.name for program in tune}) >= 2, "new kinds"
+
+
+def truth_of(stall: float) -> truth.Truth:
+    return truth.Truth(stall=stall, starts=0.0, wait=stall, idle=stall, seconds=10.0, steps=100)
+
+
+@pytest.mark.parametrize(
+    ("built", "stall", "right"),
+    [
+        ("compute-step", 0.02, {Bound.COMPUTE}),
+        ("compute-step", 0.07, {Bound.COMPUTE, Bound.INPUT}),
+        ("compute-step", 0.14, {Bound.INPUT}),
+        ("sleep-1w", 0.02, {Bound.COMPUTE}),
+        ("sleep-1w", 0.50, {Bound.INPUT}),
+        ("launch", 0.17, {Bound.LAUNCH}),
+    ],
+)
+def test_what_a_run_was_says_what_is_right(built: str, stall: float, right: set[Bound]) -> None:
+    program = find("tune", built)
+    for bound in (Bound.INPUT, Bound.COMPUTE, Bound.LAUNCH, Bound.UNKNOWN):
+        verdict = Verdict(bound, None, StallBounds(stall, stall, Tier.INSIDE), Severity.NONE)
+        one = Scored(Run(program, inside=True, true=truth_of(stall)), verdict)
+        assert one.right is (bound in right)
+        assert one.as_built is (bound in program.bounds)
+        assert one.false_input is (bound is Bound.INPUT and Bound.INPUT not in right)

@@ -1,19 +1,26 @@
-"""Which processes train, and to which training a process belongs."""
+"""Which processes train, to which training one belongs, which jobs are watched, and how several are judged in turn."""
 
 from __future__ import annotations
 
 import os
-import sys
+import subprocess
+import threading
 import time
-from glob import glob
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
-from proc_folder import TRAIN, ProcFolder, running, until
+from monitor_jobs import Watcher, made
+from proc_folder import TRAIN, ProcFolder
 
-from iofast import meter as telemetry
-from iofast.monitor.find import MonitorError, ProcessTable, find_jobs, job_of
+from iofast.monitor import live
+from iofast.monitor.find import MonitorError, find_jobs, job_of
+from iofast.monitor.findings import Verdict
+from iofast.monitor.live import Jobs, Sources, machine
 from iofast.monitor.probe.family import Peers, rank_of
-from iofast.monitor.snapshot import Job
+from iofast.monitor.probe.nvml import NvmlProbe
+from iofast.monitor.request import Request
+from iofast.monitor.snapshot import Job, Snapshot
 
 LAUNCHER = b"python\0/bin/torchrun\0--nproc-per-node=2\0train.py\0"
 MAPPED = "7f00-7f01 r-xp 00000000 08:01 1 /lib/python/torch/lib/libtorch_cpu.so\n"
@@ -43,30 +50,30 @@ WORKER, PYTHON = "pt_data_worker", "python"
     [
         ([(10, "bash", 1, SHELL), (11, PYTHON, 1, b"python\0serve.py\0")], (), []),
         # 77: another user's, or of the machine while this is a container
-        (
-            [(10, PYTHON, 1, TRAIN), (11, "blender", 1, b"/bin/blender\0"), (12, PYTHON, 1, TRAIN)],
-            (10, 11, 77),
-            [10, 11],
-        ),
+        ([(10, PYTHON, 1, TRAIN), (11, "blender", 1, b"/bin/blender\0"), (12, PYTHON, 1, TRAIN)], (10, 11, 77),
+         [10, 11]),
         ([(10, PYTHON, 1, TRAIN), (11, WORKER, 10, TRAIN)], (), [10]),
         ([(20, PYTHON, 1, TRAIN), (21, PYTHON, 20, SERVER), (22, WORKER, 21, SERVER)], (), [20]),
     ],
     ids=["none", "gpu", "workers", "fork server"],
-)
-def test_by_gpu_and_by_workers(
-    proc: ProcFolder, tree: list[tuple[int, str, int, bytes]], on_gpu: tuple[int, ...], trainings: list[int]
-) -> None:
+)  # fmt: skip
+def test_by_gpu_and_by_workers(proc: ProcFolder, tree: Any, on_gpu: tuple[int, ...], trainings: list[int]) -> None:
     proc.tree(*tree)
     assert found(*on_gpu) == trainings
 
 
-@pytest.mark.parametrize("name", ["pt_data_pin", "pt_autograd_0", "iofast-2"])
-def test_by_threads(proc: ProcFolder, name: str) -> None:
+def test_by_threads(proc: ProcFolder) -> None:
+    for pid, name in ((10, "pt_data_pin"), (11, "iofast-2"), (12, "pt_elastic")):
+        proc.process(pid)
+        proc.thread(pid, pid + 10, name)
+    assert found() == [10, 11]
+
+
+def test_never_this_process_nor_what_it_runs_in(proc: ProcFolder) -> None:
     proc.process(10)
-    proc.thread(10, 20, name)
-    proc.process(11)
-    proc.thread(11, 21, "pt_elastic")
-    assert found() == [10]
+    proc.process(os.getpid(), parent=10)
+    proc.thread(10, 20, "pt_autograd_0")
+    assert found(os.getpid()) == []
 
 
 def test_by_torch_that_computes(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +101,7 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
         folder = proc.process(pid, parent=5)
         (folder / "environ").write_bytes(f"A=1\0RANK={rank}\0WORLD_SIZE=2\0".encode())
         proc.process(pid + 1, "pt_data_worker", pid)
-    jobs = find_jobs()
-    assert [(job.pid, job.rank, job.world_size, job.command) for job in jobs] == [
-        (10, 0, 2, "python train.py"),
-        (20, 1, 2, "python train.py"),
-    ]
+    assert find_jobs() == [Job(10, 100, "python train.py", 0, 2), Job(20, 100, "python train.py", 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -106,23 +109,15 @@ def test_ranks_and_not_their_launcher(proc: ProcFolder) -> None:
     [
         (b"python\0/bin/jupyter-lab\0", False),
         (b"python\0-m\0ipykernel_launcher\0-f\0kernel.json\0", False),
-        (b"python\0-m\0notebook\0", False),
         (b"python\0-m\0tensorboard.main\0--logdir\0runs\0", False),
         (b"python\0-m\0iofast\0monitor\0", False),
-        (b"python\0/bin/iofast\0monitor\0--once\0", False),
         (b"python\0/bin/tensorboard\0--logdir\0runs\0", False),
-        (b"python\0/lib/torch/_inductor/compile_worker/__main__.py\0", False),
         (b"python\0-c\0from multiprocessing.resource_tracker import main;main(4)\0", False),
         (b"python\0/bin/pytest\0tests\0", False),
-        (b"python\0-m\0pytest\0", False),
         (b"python\0-u\0-c\0import sys;exec(eval(sys.stdin.readline()))\0", False),  # of pytest-xdist
-        (b"python\0-m\0unittest\0", False),
         (b"python\0pytest.py\0", True),
         (b"python\0train.py\0--tensorboard\0jupyter\0", True),  # words of options do not matter
-        (b"python\0train_notebook.py\0", True),
         (b"python\0tensorboard_training.py\0", True),
-        (b"python\0notebook.py\0", True),
-        (b"python\0-u\0train.py\0monitor\0", True),
         (b"python\0-W\0error\0train.py\0", True),
         (b"python\0-m\0iofast\0bench\0", True),
     ],
@@ -131,13 +126,6 @@ def test_programs_that_never_train(proc: ProcFolder, line: bytes, trains: bool) 
     proc.process(10, line=line)
     proc.thread(10, 20, "pt_autograd_0")
     assert found(10) == ([10] if trains else [])
-
-
-def test_never_this_process_nor_what_it_runs_in(proc: ProcFolder) -> None:
-    proc.process(10)
-    proc.process(os.getpid(), parent=10)
-    proc.thread(10, 20, "pt_autograd_0")
-    assert found(os.getpid()) == []
 
 
 def test_only_this_users(proc: ProcFolder) -> None:
@@ -181,11 +169,10 @@ def test_a_shell_leads_to_its_training(proc: ProcFolder) -> None:
     ("pid", "user", "message"),
     [
         (9, 0, "there is no process 9"),
-        (10, 0, "there is no process 10"),
+        (10, 0, "there is no process 10"),  # a zombie
         (11, 0, "the kernel's"),
         (12, 1, "belongs to user"),
     ],
-    ids=["missing", "zombie", "kernel", "another user"],
 )
 def test_what_cannot_be_watched(
     proc: ProcFolder, monkeypatch: pytest.MonkeyPatch, pid: int, user: int, message: str
@@ -215,7 +202,6 @@ def test_commands_are_bounded(proc: ProcFolder) -> None:
         (b"OMPI_COMM_WORLD_RANK=1\0OMPI_COMM_WORLD_SIZE=2\0", (1, 2)),
         (b"SLURM_PROCID=0\0SLURM_STEP_NUM_TASKS=4\0", (0, 4)),
         (b"RANK=8\0WORLD_SIZE=8\0", None),
-        (b"RANK=x\0WORLD_SIZE=8\0", None),
         (b"RANK=3\0", None),
         (b"junk\0\xff=1\0", None),
     ],
@@ -244,44 +230,170 @@ def test_peers(proc: ProcFolder) -> None:
     assert Peers(Job(10, 100, "python train.py")).take() == {}
 
 
-# --- for real
+# --- which jobs are watched: what was named, one GPU, a started program, everybody; several at once, judged in turn
 
 
-def test_a_real_training() -> None:
-    """A process named as torch names a worker, below one that is named like nothing."""
-    program = """
-        import ctypes, os, time
-        child = os.fork()
-        if not child:
-            ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
-            time.sleep(60)
-        time.sleep(0.1)
-        print(child, flush=True)
-        time.sleep(60)
-    """
-    with running(program) as process:
-        threads = len(glob("/proc/[0-9]*/task/*"))
-        start = time.thread_time()
-        jobs = {job.pid: job for job in find_jobs()}
-        assert time.thread_time() - start < 0.3 + 0.0005 * threads  # of everybody; 0.006 s for 65 processes
-        assert process.pid in jobs
-        (worker,) = ProcessTable(os.geteuid()).below(process.pid)
-        assert job_of(worker) == job_of(process.pid) == jobs[process.pid]
-        assert jobs[process.pid].command.startswith(sys.executable)
-        assert os.getpid() not in jobs
+def test_a_job_that_ended_is_remembered_and_not_watched_again() -> None:
+    jobs, (job,) = Jobs(made(last=3)), made().find()
+    jobs.add(job)
+    jobs.add(job)
+    assert len(jobs) == 1
+    while len(jobs):
+        jobs.next(1.0)
+    jobs.add(job)
+    assert len(jobs) == 0
+    assert [moment.ended for moment in jobs.moments()] == [True]
+    jobs.close()
 
 
-def test_a_real_page() -> None:
-    program = """
-        from iofast.meter import LoaderInfo, Slot, Totals
-        import time
-        Slot(LoaderInfo("train", rank=1, world_size=4)).write(Totals(0, 1, 8, 1, 10, 5, 1, 0, 0, 1))
-        print(1, flush=True)
-        time.sleep(60)
-    """
-    with running(program) as process:
-        jobs = {job.pid: job for job in find_jobs()}
-        assert (jobs[process.pid].rank, jobs[process.pid].world_size) == (1, 4)
-        process.kill()
-        process.wait()
-        assert until(lambda: process.pid not in {page.pid for page in telemetry.pages()})
+def test_snapshots_that_nobody_takes_are_dropped() -> None:
+    before = threading.active_count()
+    jobs = Jobs(made(), window=5)
+    jobs.add(*made().find())
+    time.sleep(1.2)  # a hundred snapshots a second, and the queue holds 64
+    taken = 0
+    while jobs.next(0.0) is not None:
+        taken += 1
+    assert taken <= 100  # some come while they are taken
+    jobs.close()
+    assert threading.active_count() <= before
+
+
+def test_a_verdict_stands_for_some_seconds_and_the_last_is_on_everything() -> None:
+    judged: list[int] = []
+    plain = made()
+
+    def judge(snapshots: Sequence[Snapshot], before: Verdict | None) -> Verdict:
+        judged.append(len(snapshots))
+        return plain.judge(snapshots, before)
+
+    jobs = Jobs(Sources(plain.find, lambda job: Watcher(job, 30), judge))
+    jobs.add(*plain.find())
+    for _ in range(4):
+        jobs.next(1.0)
+    assert judged == [1, 2, 3]  # while nothing could be said each of them, and then it stands
+    jobs.settle()
+    jobs.settle()
+    assert judged == [1, 2, 3, 4]
+    while len(jobs):
+        jobs.next(1.0)
+    assert 8 <= len(judged) <= 12  # every five of 30 snapshots, which are a second each
+    assert judged[-1] == 30
+    jobs.close()
+
+
+def test_an_error_is_raised_at_first_and_later_a_note() -> None:
+    class Failing(Watcher):
+        def interval(self) -> Snapshot:
+            if self._number == 2:
+                raise PermissionError("it became another user's")
+            return super().interval()
+
+    def watch(_job: Job) -> Watcher:
+        raise PermissionError("not yours")
+
+    jobs = Jobs(Sources(made().find, watch, made().judge))
+    jobs.add(*made().find())
+    with pytest.raises(PermissionError, match="not yours"):
+        jobs.next(2.0)
+    jobs.close()
+    jobs = Jobs(Sources(made().find, Failing, made().judge))
+    jobs.add(*made().find())
+    while len(jobs):
+        jobs.next(1.0)
+    assert jobs.moments()[0].ended
+    assert jobs.moments()[0].snapshot.notes[-1] == "watching it failed: it became another user's"
+    jobs.close()
+
+
+# --- where jobs come from
+
+
+JOBS = [Job(pid, 1, "python train.py") for pid in (10, 20)]
+
+
+class Gpus:
+    """A driver that names these processes, with their GPUs."""
+
+    def __init__(self, gpus: dict[int, set[int]]) -> None:
+        self._gpus = gpus
+
+    def processes(self) -> dict[int, set[int]]:
+        return self._gpus
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The trainings that a search finds, and the driver that there is."""
+    there: dict[str, Any] = {"jobs": JOBS, "nvml": None}
+    monkeypatch.setattr(live, "find_jobs", lambda _nvml, _age: there["jobs"])
+    monkeypatch.setattr(NvmlProbe, "open", lambda: there["nvml"])
+    return there
+
+
+@pytest.fixture
+def launcher() -> Iterator[tuple[int, int]]:
+    """The pids of a shell and of what it started."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        below = int(shell.stdout.readline())
+        yield shell.pid, below
+        os.kill(below, 9)
+
+
+@pytest.mark.parametrize(
+    ("on", "found"),
+    [
+        ({10: {0}, 20: {1}}, [20]),
+        ({10: {0, 1}, 20: {1}}, [10, 20]),
+        ({10: {0}}, []),
+        ({}, [10, 20]),  # a driver that names nobody, in a container
+    ],
+)
+def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: list[int]) -> None:
+    seen["nvml"] = Gpus(on)
+    assert [job.pid for job in machine(Request(gpu=1)).find()] == found
+
+
+def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NvmlProbe, "note", "GPUs are not seen: the driver is not loaded")
+    with pytest.raises(MonitorError, match=r"^--gpu 1: no GPU can be seen: .* is not loaded$"):
+        machine(Request(gpu=1))
+
+
+def test_what_was_named(seen: dict[str, Any]) -> None:
+    """It is looked up once, and watched as asked: the GPU too, which in a container the driver does not name."""
+    seen["nvml"] = Gpus({})
+    request = Request(pids=(os.getpid(),), gpu=1, interval=0.5, stacks="off")
+    made = machine(request)
+    (job,) = made.find()
+    assert job.pid == os.getpid()
+    watch = made.watch(job)
+    options = watch.options  # type: ignore[attr-defined]
+    watch.close()
+    assert (options.interval, options.stacks, options.gpu) == (0.5, "off", 1)
+    with pytest.raises(MonitorError, match="there is no process"):
+        machine(Request(pids=(2**22 - 1,)))
+
+
+def test_trainings_below_a_started_program(seen: dict[str, Any], launcher: tuple[int, int]) -> None:
+    """A launcher is none itself, and others' trainings are none of its."""
+    assert machine(Request()).find() == JOBS, "all of this user"
+    shell, below = launcher
+    seen["jobs"] = [*JOBS, Job(below, 1, "python train.py")]
+    assert [job.pid for job in machine(Request(), shell).find()] == [below]
+
+
+def test_a_started_program_without_the_signs_of_one(
+    seen: dict[str, Any], launcher: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while it may become one, then it is watched all the same; of one that has ended there is nothing."""
+    seen["jobs"] = []
+    made = machine(Request(), launcher[0])
+    assert made.find() == []
+    monkeypatch.setattr(live, "_PROVES_ITSELF_S", 0.0)
+    time.sleep(0.01)
+    assert [job.pid for job in made.find()] == [launcher[0]]
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert machine(Request(), ended.pid).find() == []

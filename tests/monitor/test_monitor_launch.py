@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proc_folder import read_until
 
 from iofast.monitor import launch
 from iofast.monitor.launch import Program
@@ -104,13 +104,6 @@ def test_its_exit_status_is_ours(scope: str, code: str, status: int) -> None:
     assert not Path(f"/proc/{program.pid}").exists()  # no zombie
 
 
-def test_streams_are_its_own() -> None:
-    code = "import sys; sys.stdout.write('out ' + sys.stdin.read()); sys.stderr.write('err')"
-    process = beside(*PYTHON, code, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.communicate("in", timeout=20) == ("out in", "err")
-    assert process.returncode == 0
-
-
 def test_signals_and_group_are_as_without_us(scope: str) -> None:
     code = (
         "import os; print(os.getpgrp(), *[l for l in open('/proc/self/status') if l.startswith(('SigBlk', 'SigIgn'))])"
@@ -120,16 +113,6 @@ def test_signals_and_group_are_as_without_us(scope: str) -> None:
     internal = 0b11 << 31  # signals 32 and 33 are glibc's: its posix_spawn has them ignored, its threads take them back
     assert ours[:-1] == bare[:-1]
     assert int(ours[-1], 16) & ~internal == int(bare[-1], 16) & ~internal
-
-
-def test_the_masks_of_this_process_come_back(scope: str) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Program([*PYTHON, "pass"]):
-        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    with pytest.raises(FileNotFoundError):
-        Program(["/does/not/exist"])
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
@@ -146,19 +129,9 @@ def test_ctrl_c_in_the_terminal_reaches_it_once() -> None:
     pid, leader = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", BESIDE, "0", *PYTHON, COUNTS], os.environ | {"RECORD": "1"})
-    seen = b""
-
-    def until(words: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 15
-        while words not in seen and time.monotonic() < end:
-            if select.select([leader], [], [], 0.1)[0]:
-                seen += os.read(leader, 4096)
-        assert words in seen
-
-    until(b"ready")
+    seen = read_until(leader, b"ready")
     os.write(leader, b"\x03")
-    until(b"seen 2\r\n")
+    seen = read_until(leader, b"seen 2\r\n", seen)
     assert b"passed on" not in seen
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(leader)
@@ -175,14 +148,6 @@ def test_stop_and_continue() -> None:
     process.terminate()
     assert line(process) == "seen 15\n"
     assert ended(process) == 0
-
-
-def test_a_program_that_ignores_a_signal_is_waited_for() -> None:
-    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(.5); sys.exit(5)"
-    process = beside(*PYTHON, code)
-    line(process)
-    process.terminate()
-    assert ended(process) == 5
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the stand-in is compiled, and there is no cc")

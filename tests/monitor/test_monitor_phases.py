@@ -1,30 +1,39 @@
-"""Phases of a training and of its steps: what an interval belongs to, what of it counts, and what hangs."""
+"""Phases of a training and of its steps: what an interval belongs to, what of it counts, what hangs; sums of a run."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
+import json
+from collections import deque
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from monitor_moments import busy as compute_bound
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from monitor_jobs import made
 from monitor_moments import moment
 from monitor_snapshots import BUSY, DEVICE, LOADER, MAIN, snapshot, stacks, training, worker
 
-from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, Verdict
+from iofast.monitor.findings import Band, Bound, Cause, Evidence, Phase, Severity, Verdict
 from iofast.monitor.limits import step_phases
+from iofast.monitor.live import Jobs
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.render import wording
-from iofast.monitor.render.html_report import html
-from iofast.monitor.render.layout import drawn, whole
-from iofast.monitor.render.moment import Moment
 from iofast.monitor.render.printed import to_json
 from iofast.monitor.render.wording import explanation
-from iofast.monitor.snapshot import Doing, Frame, LoaderFigures, Looks, Snapshot, WaitSite, WaitSource
+from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
+from iofast.monitor.sums import Ledger, RunSums
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.verdict import classify
 
-W, T, V, C, B, P = Phase.WARM_UP, Phase.TRAINING, Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED
+LETTERS = {
+    Phase.WARM_UP: "w",
+    Phase.TRAINING: "T",
+    Phase.VALIDATION: "v",
+    Phase.CHECKPOINT: "c",
+    Phase.BETWEEN: "b",
+    Phase.PAUSED: "p",
+}
 
 
 def busy(count: int = 1, **changes: Any) -> list[Snapshot]:
@@ -35,76 +44,52 @@ def seen(frame: Frame, idle: float = 0.9) -> Snapshot:
     return snapshot(BUSY, idle, stacks=stacks({frame: 0.8, Frame.FORWARD: 0.2}))
 
 
-def found(snapshots: list[Snapshot]) -> list[Phase]:
-    return list(phases(snapshots, THRESHOLDS))
-
-
 def of_workers(*numbers: int, cpu: float = 0.5) -> dict[str, Any]:
     return {"processes": (MAIN, *(worker(number, cpu) for number in numbers))}
 
 
-@pytest.mark.parametrize(
-    ("frame", "phase"),
-    [
-        (Frame.COMPILE, W),
-        (Frame.VALIDATION, V),
-        (Frame.CHECKPOINT, C),
-        (Frame.LOADER_START, B),
-        (Frame.LOADER_WAIT, T),
-        (Frame.SYNC, T),
-    ],
-)
-def test_stacks_tell_the_phase(frame: Frame, phase: Phase) -> None:
-    assert found([*busy(4), seen(frame), *busy(4)]) == [T] * 4 + [phase] + [T] * 4
+ALONE, OLD, NEW = {"processes": (MAIN,)}, of_workers(1, 2), of_workers(3, 4)
+SLOW = training(3, doing=BUSY, idle=0.95)
+HALTED = snapshot(BUSY, 1.0, processes=(replace(MAIN, states={"T": 0.9}),))
+ASKED = replace(LOADER, batches=0)
+FED = busy(8, **of_workers(1))
+INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
+    "compiles": ([*busy(4), seen(Frame.COMPILE), *busy(4)], "TTTTwTTTT"),
+    "saves": ([*busy(4), seen(Frame.CHECKPOINT), *busy(4)], "TTTTcTTTT"),
+    "starts its loader": ([*busy(4), seen(Frame.LOADER_START), *busy(4)], "TTTTbTTTT"),
+    "waits for its loader": ([*busy(4), seen(Frame.LOADER_WAIT), *busy(4)], "TTTTTTTTT"),
+    "validates, for a second and a half": ([*busy(4), seen(Frame.VALIDATION), snapshot(BUSY, 0.5), *busy(4)],
+     "TTTTvvTTTT"),
+    "idles for no reason that is known": ([*busy(4), snapshot(BUSY, 0.5), *busy(5)], "TTTTTTTTTT"),
+    "is stopped": ([*busy(3), snapshot({Doing.STOPPED: 1.0}, 1.0), *busy(3)], "TTTpTTT"),
+    "is stopped, by its state": ([*busy(3), HALTED], "TTTp"),
+    "other workers": ([*busy(3, **OLD), *busy(3, **NEW)], "TTTbTT"),
+    "other workers beside the old ones": ([*busy(3, **OLD), *busy(1, **of_workers(1, 2, 3, 4)), *busy(3, **NEW)],
+     "TTTbTTT"),
+    "other workers after none": ([*busy(3, **OLD), *busy(1, **ALONE), *busy(3, **NEW)], "TTTTbTT"),
+    "slow at first": ([*SLOW, *busy(9)], "wwwTTTTTTTTT"),
+    "slow at last": ([*busy(9), *SLOW], "TTTTTTTTTTTT"),
+    "slow all the time": ([*SLOW, *SLOW, *SLOW, *SLOW], "TTTTTTTTTTTT"),
+    "no workers yet": ([*busy(2, **ALONE), *busy(8)], "wwTTTTTTTT"),
+    "no batch yet": ([*busy(2, loaders=(ASKED,)), *busy(8, loaders=(LOADER,))], "wwTTTTTTTT"),
+    # imports of 40 s on a busy machine looked like a training that computes, and `--once` said compute-bound
+    "imports longer than what follows": ([*busy(40, **ALONE), *FED], "w" * 40 + "T" * 8),
+    "too few to know": ([*busy(40, **ALONE), *busy(2)], "T" * 42),
+    "only another loader has workers": ([*busy(40, **ALONE), *busy(4, **of_workers(1)), *busy(2, **ALONE)], "T" * 46),
+    "the loader without workers has made batches": ([*busy(40, **ALONE, loaders=(LOADER,)), *FED], "T" * 48),
+}  # fmt: skip
 
 
-def test_a_stopped_process_is_paused() -> None:
-    assert found([*busy(3), snapshot({Doing.STOPPED: 1.0}, 1.0), *busy(3)]) == [T] * 3 + [P] + [T] * 3
-    halted = snapshot(BUSY, 1.0, processes=(replace(MAIN, states={"T": 0.9}),))
-    assert found([*busy(3), halted]) == [T] * 3 + [P]
-
-
-def test_other_workers_begin_an_epoch() -> None:
-    old, new = of_workers(1, 2), of_workers(3, 4)
-    assert found([*busy(3, **old), *busy(3, **new)]) == [T, T, T, B, T, T]
-    turning = busy(1, **of_workers(1, 2, 3, 4))
-    assert found([*busy(3, **old), *turning, *busy(3, **new)]) == [T, T, T, B, T, T, T]
-    between = busy(1, processes=(MAIN,))
-    assert found([*busy(3, **old), *between, *busy(3, **new)]) == [T, T, T, T, B, T, T]
-
-
-def test_the_rest_of_a_pause_is_not_training() -> None:
-    """A validation of a second and a half lies in two intervals, or three."""
-    rest = snapshot(BUSY, 0.5)
-    assert found([*busy(4), seen(Frame.VALIDATION), rest, *busy(4)]) == [T] * 4 + [V, V] + [T] * 4
-    assert found([*busy(4), rest, *busy(5)]) == [T] * 10, "idle for no reason that is known"
-
-
-def test_warm_up_is_what_differs_at_the_beginning() -> None:
-    slow = training(3, doing=BUSY, idle=0.95)
-    assert found([*slow, *busy(9)]) == [W] * 3 + [T] * 9
-    assert found([*busy(9), *slow]) == [T] * 12
-    assert found([*busy(2, processes=(MAIN,)), *busy(8)]) == [W] * 2 + [T] * 8
-    asked = busy(2, loaders=(replace(LOADER, batches=0),))
-    assert found([*asked, *busy(8, loaders=(LOADER,))]) == [W] * 2 + [T] * 8
-    assert found(training(12, doing=BUSY, idle=0.95)) == [T] * 12
-
-
-def test_imports_longer_than_what_follows_are_warm_up() -> None:
-    """On a busy machine imports of 40 s looked like a training that computes, and `--once` said compute-bound."""
-    alone, fed = busy(40, processes=(MAIN,)), busy(8, **of_workers(1))
-    assert found([*alone, *fed]) == [W] * 40 + [T] * 8
-    assert found([*alone, *busy(8)[:2]]) == [T] * 42, "too few to know"
-    validation = [*busy(4, **of_workers(1)), *busy(2, processes=(MAIN,))]
-    assert found([*alone, *validation]) == [T] * 46, "only another loader has workers"
-    threads = busy(40, processes=(MAIN,), loaders=(LOADER,))
-    assert found([*threads, *fed]) == [T] * 48, "the one without workers has made batches"
+@pytest.mark.parametrize("name", INTERVALS)
+def test_phases_of_intervals(name: str) -> None:
+    snapshots, expected = INTERVALS[name]
+    assert "".join(LETTERS[phase] for phase in phases(snapshots, THRESHOLDS)) == expected
 
 
 def test_seconds_add_up_and_only_training_counts() -> None:
     snapshots = [*busy(40), *[seen(Frame.VALIDATION)] * 10, *busy(10)]
     spent = seconds_by_phase(snapshots, phases(snapshots, THRESHOLDS))
-    assert spent == {T: pytest.approx(50), V: pytest.approx(10)}
+    assert spent == {Phase.TRAINING: pytest.approx(50), Phase.VALIDATION: pytest.approx(10)}
     verdict = classify(snapshots)
     assert verdict.bound is Bound.COMPUTE
     assert verdict.phases == spent
@@ -175,6 +160,10 @@ SPINS = {"processes": (process(cpu_s=1.0), process(1)), "main": Looks(20, {Doing
 PAGE = replace(LOADER, batches=0, images=0, steps=0)
 
 
+IN_MAIN = "the training thread in `main`, train.py:30, for `next`"
+IN_LOCK = "in `__getitem__`, data.py:12, for `lock.acquire`"
+
+
 def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
     return training(seconds, **{**HANGS, **changes})
 
@@ -182,49 +171,30 @@ def shots(seconds: int, /, **changes: Any) -> list[Snapshot]:
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
-        (
-            {},
-            "the training thread in `main`, train.py:30, for `next`; "
-            "workers 201, 202 in `__getitem__`, data.py:12, for `lock.acquire`",
-        ),
-        (
-            {"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
-            "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)",
-        ),
-        (
-            {"stacks": None, "processes": (process(), *(process(number) for number in range(1, 7)))},
-            "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep",
-        ),
+        ({}, f"{IN_MAIN}; workers 201, 202 {IN_LOCK}"),
+        ({"stacks": None, "processes": (process(), process(1, "T"), process(2, "D"))},
+         "the training thread asleep; worker 201 stopped (state T); worker 202 waiting for a disk (state D)"),
+        ({"stacks": None, "processes": (process(), *(process(number) for number in (6, 2, 1, 3, 5, 4)))},
+         "the training thread asleep; workers 201, 202, 203, 204 and 2 more asleep"),
         ({"stacks": None, "processes": (process(cpu_s=0.01),), "loaders": (PAGE,)}, "the training thread asleep"),
         ({"stacks": stacks({Frame.COMMUNICATION: 1.0}), "processes": (process(),)}, "the training thread asleep"),
-        (
-            {**SPINS, "stacks": STACKS},
-            "the training thread in `main`, train.py:30, for `next`; "
-            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
-        ),
-        (
-            {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0}, stands={100: NEXT, 201: LOCK}), "loaders": (PAGE,)},
-            "the training thread in `main`, train.py:30, for `next`; "
-            "worker 201 in `__getitem__`, data.py:12, for `lock.acquire`",
-        ),
+        ({**SPINS, "stacks": STACKS}, f"{IN_MAIN}; worker 201 {IN_LOCK}"),
+        ({**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0}, stands={100: NEXT, 201: LOCK}), "loaders": (PAGE,)},
+         f"{IN_MAIN}; worker 201 {IN_LOCK}"),
     ],
     ids=["stacks", "states", "many", "page", "other ranks", "spins", "spins in its own loader"],
-)
+)  # fmt: skip
 def test_where_a_hang_stands(changes: Any, where: str) -> None:
     verdict = classify(shots(30, **changes))
-    assert (verdict.bound, verdict.cause, verdict.severity, verdict.advice) == (
-        Bound.STALLED,
-        None,
-        Severity.SEVERE,
-        (),
-    )
+    assert (verdict.bound, verdict.cause, verdict.severity) == (Bound.STALLED, None, Severity.SEVERE)
+    assert verdict.advice == ()
     assert explanation(verdict) == f"No batch for 30 s: {where}."
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"processes": (process(), process(1, read_bytes=4096))},
+        {"processes": (process(), process(1, read_bytes=4096))},  # reads
         {"processes": (process(), process(1, read_calls_bytes=200))},  # the index of a batch
         {"processes": (process(cpu_s=0.5), process(1))},
         {"processes": (process(cpu_s=0.01), process(1))},  # a loop that sleeps, and is not counted
@@ -237,11 +207,7 @@ def test_where_a_hang_stands(changes: Any, where: str) -> None:
         {**SPINS, "processes": (process(cpu_s=1.5), process(1)), "stacks": STACKS},  # its threads make batches
         {**SPINS, "stacks": stacks({Frame.LOADER_INLINE: 1.0})},  # it may make batches, which nobody counts
     ],
-    ids=[
-        *("reads", "gets an index", "computes", "computes little", "batches", "device", "notebook", "server", "paused"),
-        *("steps", "threads", "works in its loader"),
-    ],
-)
+)  # fmt: skip
 def test_what_does_not_hang(changes: Any) -> None:
     assert classify(shots(40, **changes)).bound is not Bound.STALLED
 
@@ -322,33 +288,87 @@ def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
     expected = {"forward": 0.405, "backward": 0.165, "optimizer": 0.02, "loss": 0.0015}
     assert found.shares == {name: pytest.approx(share) for name, share in expected.items()}
     assert (list(found.shares), found.on_device) == (list(expected), False)
+    busiest = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
+    assert wording.step(snapshot(loaders=(busiest, TRAIN))).startswith("forward 61%"), "most of the time, not of steps"
 
 
-def test_views_show_the_loader_whose_steps_take_most_of_the_time() -> None:
-    other = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
-    now = replace(shown(TRAIN), snapshot=snapshot(loaders=(other, TRAIN)))
-    assert wording.step(now.snapshot).startswith("forward 61%")
-    assert "metric" not in html([now], datetime(2026, 11, 21, tzinfo=UTC))
+# --- where the time of a run went: exact for phases written by hand, the same however long the window is
 
 
-def shown(loader: LoaderFigures, verdict: Verdict | None = None) -> Moment:
-    return moment(5, last=verdict or compute_bound(), loaders=(loader,), notes=())
+def summed(shots: list[Snapshot], window: int = 1000) -> RunSums:
+    kept, ledger = deque[Snapshot](maxlen=window), Ledger()
+    for shot in shots:
+        ledger.before_adding(kept)
+        kept.append(shot)
+    return ledger.sums(kept)
 
 
-def test_every_view_shows_them() -> None:
-    now = shown(ON_DEVICE)
-    text = "forward 61%  backward 33%  optimizer 4%  loss 0%"
-    assert f"step       {text}" in [line.plain for line in whole(now)]
-    for size in ((80, 24), (120, 40)):
-        assert any(line.plain.startswith(f"step       {text}") for line in drawn([now], 0, size)), size
-    assert text in html([now], datetime(2026, 11, 21, tzinfo=UTC))
-    (loader,) = to_json(now)["loaders"]
-    assert (loader["phases"], loader["phases_on_device"]) == (ON_DEVICE.phases, True)
-    evidence = Evidence("step_phases", 0.61, "forward takes 61% of a step")
-    judged = replace(compute_bound(), evidence=(evidence,))
-    assert wording.summary(shown(ON_DEVICE, judged)).endswith(" · forward takes 61% of a step")
+def computes(count: int) -> list[Snapshot]:
+    """The device never idles, so the loader costs nothing."""
+    return training(count, doing=BUSY, idle=0.0)
 
 
-def test_views_without_phases_do_not_speak_of_them() -> None:
-    now = shown(LOADER)
-    assert not any(line.plain.startswith("step ") for line in (*whole(now), *drawn([now], 0, (120, 40))))
+def lasting(frame: Frame, count: int) -> list[Snapshot]:
+    return [snapshot(BUSY, 1.0, stacks=stacks({frame: 1.0})) for _ in range(count)]
+
+
+EXACT = replace(LOADER, batches=9, steps=9, exposed_s=0.45, epoch_start_s=0.1)
+FIRST = replace(LOADER, batches=1, steps=0, step_s=None, wait_s=0.0, exposed_s=0.0, epoch_start_s=8.0)
+STEADY = replace(LOADER, batches=10, steps=10, step_s=0.1, wait_s=0.0, exposed_s=0.0)
+RUN = [*lasting(Frame.COMPILE, 10), *computes(70), *lasting(Frame.VALIDATION, 15), *lasting(Frame.CHECKPOINT, 5)]
+BEGUN = [*training(10, doing=BUSY, idle=1.0), *training(1, loaders=(FIRST,)), *training(41, loaders=(STEADY,))]
+BLIND = [replace(one, main=replace(one.main, samples=0, shares={})) for one in training(10, idle=None)]
+SUMS: dict[str, tuple[list[Snapshot], dict[str, Any]]] = {
+    "each phase has its share": (RUN, {"start_up": 0.10, "validation": 0.15, "checkpoints": 0.05, "devices": 1}),
+    # the start and the checkpoint, and what the bounds leave for a wait
+    "validation is no loss": (RUN, {"lost_gpu_hours": Band(15 / 3600, 15.4855384 / 3600)}),
+    "the stall by a loader's own clock": (training(50, loaders=(EXACT,)),
+     {"epoch_starts": 0.1, "waited": Band(0.45, 0.45), "computed": Band(0.45, 0.45)}),
+    # 7 of the 8 s of the first start lie before the interval that reports them
+    "the first start of an epoch is no warm-up too": (BEGUN,
+     {"seconds": 52, "epoch_starts": 8 / 52, "start_up": 3 / 52}),
+    "what cannot be seen is either": (BLIND, {"computed": Band(0.0, 1.0), "lost_gpu_hours": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_a_run(name: str) -> None:
+    shots, expected = SUMS[name]
+    found = asdict(summed(shots))
+    for part, value in expected.items():
+        values = asdict(value) if isinstance(value, Band) else value
+        assert found[part] == (pytest.approx(values) if values is not None else None), part
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([None, 0.2, 5.0, *Frame]), max_size=60), st.integers(2, 20))
+@example([None] * 9, 2)
+def test_nothing_is_lost_or_counted_twice(frames: list[Frame | float | None], window: int) -> None:
+    """Of phases, computing, and loaders that report seconds of an epoch's start."""
+    shots = []
+    for frame in frames:
+        if isinstance(frame, float):
+            shots += training(1, loaders=(replace(LOADER, epoch_start_s=frame),))
+        else:
+            shots += computes(1) if frame is None else lasting(frame, 1)
+    found = summed(shots, window)
+    assert found.seconds == pytest.approx(len(shots))
+    others = found.start_up + found.epoch_starts + found.validation + found.checkpoints + found.paused
+    assert found.computed.low + found.waited.high + others == pytest.approx(1.0 if shots else 0.0)
+    assert -1e-9 <= found.computed.low <= found.computed.high + 1e-9
+
+
+def test_a_day_is_summed_in_a_small_window() -> None:
+    hour = [*computes(50), *lasting(Frame.VALIDATION, 10)]
+    assert summed(hour * 20, window=30).validation == pytest.approx(1 / 6, abs=0.02)
+
+
+def test_a_watched_job_has_sums() -> None:
+    jobs = Jobs(made(last=12), window=5)
+    jobs.add(made().find()[0])
+    while len(jobs):
+        jobs.next(1.0)
+    run: dict[str, Any] = json.loads(json.dumps(to_json(jobs.moments()[0])))["run"]
+    jobs.close()
+    assert run["seconds"] == pytest.approx(12.0)
+    assert set(run["computed"]) == {"low", "high"}

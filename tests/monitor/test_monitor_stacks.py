@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,26 +20,6 @@ from iofast.monitor.probe.feeds import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
 from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 
-OWN = """
-import queue, sys, threading, time
-import torch
-
-waiting, net = queue.Queue(2), torch.nn.Linear(8, 8)
-
-def fill():
-    while True:
-        time.sleep(0.05)
-        waiting.put(torch.zeros(2, 8))
-
-def batches():
-    while True:
-        yield waiting.get()
-
-threading.Thread(target=fill, daemon=True).start()
-for x in batches():
-    print("on", flush=True)
-    net(x).sum().backward()
-"""
 Standin = Callable[[str], None]
 
 
@@ -72,40 +50,6 @@ def burst(probe: StackProbe, *workers: int) -> StackFigures | None:
         time.sleep(0.01)
         probe.look(workers)
     return probe.take()
-
-
-def test_a_training_that_its_own_thread_feeds(tmp_path: Path) -> None:
-    """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
-    program = tmp_path / "train.py"
-    program.write_text(OWN)
-    if stacks.pyspy() is None:
-        pytest.skip("py-spy is not installed")
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "on\n"
-        probe = StackProbe(Job(process.pid, 0, ""))
-        figures = burst(probe)
-        process.kill()
-    if figures is None and "memory is missing" in probe.note:
-        pytest.skip(probe.note)
-    assert figures is not None, probe.note
-    assert (probe.note, figures.trains) == ("", True)
-    assert figures.main.get(Frame.LOADER_WAIT, 0.0) > 0.5, figures
-    site = figures.waits[0]
-    assert (site.file, site.line, site.function) == (str(program), 14, "batches")
-    assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
-    assert site.share > 0.5
-    assert figures.workers.get(WorkerTask.READ, 0.0) > 0.5, "a storage that sleeps is a storage"
-
-
-def test_an_ended_process() -> None:
-    with subprocess.Popen(["true"]) as process:
-        pass
-    if stacks.pyspy() is None:
-        pytest.skip("py-spy is not installed")
-    probe = StackProbe(Job(process.pid, 0, ""))
-    assert burst(probe) is None
-    assert probe.note == f"no Python stacks: process {process.pid} has ended"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +87,37 @@ def test_workers_that_may_not_be_looked_at(
     assert probe.note == f"no Python stacks of its workers: {missing_right(of_worker=True)}"
     assert "for itself alone" in probe.note
     assert (tmp_path / "calls").read_text().count("call") == 4
+
+
+OWN = """
+def fill():
+    time.sleep(0.05)
+
+def batches():
+    while True:
+        yield waiting.get()
+
+for x in batches():
+    net(x).sum().backward()
+"""
+
+
+def test_a_training_that_its_own_thread_feeds(standin: Standin, job: Job, tmp_path: Path) -> None:
+    """A generator round a queue: it is the loader, its line is named, and the thread behind it is looked at."""
+    (program := tmp_path / "train.py").write_text(OWN)
+    queue = "get (/usr/lib/python3.11/queue.py:171);wait (/usr/lib/python3.11/threading.py:327)"
+    standin(f"""cat > $output <<END
+thread ({job.pid}): MainThread;<module> ({program}:9);batches ({program}:7);{queue} 8
+thread ({job.pid}): MainThread;<module> ({program}:10);backward (/v/lib/python3.11/site-packages/torch/_tensor.py:6) 2
+thread (11): Thread-1;run (/usr/lib/python3.11/threading.py:9);fill ({program}:3) 10
+END""")
+    figures = burst(StackProbe(job))
+    assert figures is not None
+    assert (figures.trains, figures.main[Frame.LOADER_WAIT]) == (True, 0.8)
+    (site,) = figures.waits
+    assert (site.file, site.line, site.function, site.share) == (str(program), 7, "batches", 0.8)
+    assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
+    assert figures.workers == {WorkerTask.READ: 1.0}, "a storage that sleeps is a storage"
 
 
 def test_looks_are_counted(standin: Standin, job: Job) -> None:
@@ -201,6 +176,12 @@ def test_a_py_spy_that_hangs_or_fails(
         assert burst(probe) is None
     assert probe.note.endswith("py-spy: Failed to find a python interpreter in the .data section")
     assert (tmp_path / "calls").read_text().count("call") == 1 + stacks._TRIES
+    standin("echo 'Error: Failed to open process: check that the process is running' >&2; exit 1")
+    probe = StackProbe(job)
+    assert burst(probe) is None
+    assert probe.note == f"no Python stacks: process {job.pid} has ended"
+    monkeypatch.setattr(stacks, "pyspy", lambda: None)
+    assert "pip install" in StackProbe(job).note
 
 
 class Recording:
@@ -255,12 +236,6 @@ def test_bursts_keep_their_budget(at_once: StackProbe, monkeypatch: pytest.Monke
         waits.append(at_once._due_at - clock[0])
     assert waits[:3] == [0.25] * 3, "the first four cost 0.2 s together"
     assert waits[6:] == pytest.approx([0.05 / 0.009] * 2)
-
-
-def test_without_py_spy(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "pyspy", lambda: None)
-    probe = StackProbe(job)
-    assert (burst(probe), "pip install" in probe.note) == (None, True)
 
 
 def test_lines_of_source_are_read_and_nothing_else(tmp_path: Path) -> None:

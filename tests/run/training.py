@@ -125,9 +125,9 @@ def main(folder: str, context: str) -> None:
     facts["states"] = [torch.rand(()).item(), random.random()]
     if context == "fork":
         facts |= in_many_ways(folder, photos)
-    gc.collect()
     ends = time.monotonic() + 30  # threads and pipes end a while after their loop
     while (threads() or descriptors() > begun) and time.monotonic() < ends:
+        gc.collect()  # torch's errors of workers hold their loop in a cycle; nothing while another thread collects
         time.sleep(0.05)
     left = {"children": len(multiprocessing.active_children()), "threads": threads()}
     if context == "fork":

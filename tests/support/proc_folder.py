@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -119,3 +120,13 @@ def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:
+    """Read a pseudo-terminal until `words` were on it; `seen` is what was read before."""
+    end = time.monotonic() + 15
+    while words not in seen and time.monotonic() < end:
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += os.read(terminal, 65536)
+    assert words in seen
+    return seen
