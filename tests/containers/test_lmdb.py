@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from iofast.containers import index, lmdb_writer
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.writer import Section
-from iofast.errors import TargetError
 from iofast.record import ImageInfo
 
 
@@ -58,39 +56,6 @@ def test_large_payload_beside_small_transactions(tmp_path: Path) -> None:
     large = [sample(0, 10), sample(1, 40 << 20), sample(2, 10)]
     build(tmp_path / "out", large)
     assert LmdbReader(tmp_path / "out").record(1).fields["jpg"] == large[1][1]["jpg"]
-
-
-# What a writer refuses.
-
-
-def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
-    """A file-size limit stands in for the disk: LMDB sees a failing write either way."""
-    context = multiprocessing.get_context("fork")
-    there, here = context.Pipe()
-    child = context.Process(target=_fill_disk, args=(tmp_path / "out", there))
-    child.start()
-    message = here.recv() if here.poll(30) else "nothing"
-    child.join(30)
-    assert child.exitcode == 0
-    assert "cannot be written" in message
-    assert "\n" not in message
-
-
-def _fill_disk(path: Path, answer: multiprocessing.connection.Connection) -> None:
-    import resource
-    import signal
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))
-    writer = LmdbWriter(path.parent, path.name, Description())
-    writer.begin(Section(0, "all", 0, 100))
-    try:
-        for position in range(100):
-            writer.write(position, {"jpg": bytes(1 << 20)}, ImageInfo())
-        writer.finish()
-    except TargetError as error:
-        answer.send(str(error))
-    writer.abort()
 
 
 def test_a_killed_run_goes_on_after_the_last_commit(tmp_path: Path) -> None:

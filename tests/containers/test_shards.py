@@ -19,7 +19,7 @@ from iofast.containers.manifest import Description
 from iofast.containers.shards import expand, is_pattern
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.targets import ShardTarget
-from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
+from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 
 # Patterns.
 
@@ -43,11 +43,8 @@ def test_braces(pattern: str, names: list[str]) -> None:
 def test_globs_are_sorted_and_must_match(tmp_path: Path) -> None:
     for name in ("b-1.tar", "a-10.tar", "a-2.tar", "[x].tar"):
         (tmp_path / name).touch()
-    assert [os.path.basename(name) for name in expand(f"{tmp_path}/{{b,a}}-*.tar")] == [
-        "b-1.tar",
-        "a-10.tar",
-        "a-2.tar",
-    ]
+    found = [os.path.basename(name) for name in expand(f"{tmp_path}/{{b,a}}-*.tar")]
+    assert found == ["b-1.tar", "a-10.tar", "a-2.tar"]
     with pytest.raises(SourceError, match=r"no file matches .*c-\*\.tar"):
         expand(f"{tmp_path}/c-*.tar")
     assert is_pattern(f"{tmp_path}/*.tar")
@@ -119,27 +116,6 @@ def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
             target.publish(writer.files)
         target.discard()
     assert contents(tmp_path) == {"x-000000.tar": b"of another program"}
-
-
-def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
-    """The marker has staged and final names, because they differ."""
-    target = ShardTarget(tmp_path / "x.tar", ".tar")
-    target.acquire()
-    writer = TarWriter(target.partial, "x.tar", Description(), 8)
-    records = [sample(i, 3000) for i in range(20)]
-    write(writer, records)
-    writer.finish()
-    final = list(writer.files.values())
-    target.note("publishing", {"files": [[*pair] for pair in writer.files.items()], "replaced": ["x.tar.index"]})
-    first = next(iter(writer.files))
-    os.rename(target.partial / first, tmp_path / final[0])
-    target.release()
-    with pytest.raises(UnfinishedError, match="run the same command again"):
-        TarReader(tmp_path / "x.tar")
-    with ShardTarget(tmp_path / "x.tar", ".tar") as again:
-        assert again.interrupted
-        again.complete()
-    assert read_all(TarReader(tmp_path / "x.tar")) == expected(records)  # type: ignore[arg-type]
 
 
 # Many shards.

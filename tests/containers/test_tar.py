@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from altered_index import alter
 from lmdb_containers import expected, sample, samples, sections, write
-from tar_sets import SHARD, build, contents
+from tar_sets import build
 
 from iofast import open_reader, open_writer
 from iofast.containers import index
@@ -17,18 +17,6 @@ from iofast.containers.manifest import Description
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.writer import Section
 from iofast.errors import ContainerError, UnfinishedError
-
-
-def test_shards_and_manifest(tar_set: Path) -> None:
-    """No shard holds two splits; each but the last of a split has the records of a section."""
-    manifest = TarReader(tar_set).manifest
-    names = [shard.name for shard in manifest.shards]
-    train = [f"out-train-{i:06d}.tar" for i in range(sum("train" in name for name in names))]
-    assert names == [*train, *(f"out-val-{i:06d}.tar" for i in range(len(names) - len(train)))]
-    for shard in manifest.shards:
-        assert shard.count == SHARD or shard.name in (train[-1], names[-1])
-        assert (tar_set.parent / shard.name).stat().st_size == shard.size
-    assert sorted(contents(tar_set.parent)) == sorted([*names, "out.tar.index", "out.tar.manifest"])
 
 
 def test_every_tar_program_reads_the_shards(tar_set: Path) -> None:
@@ -43,19 +31,6 @@ def test_every_tar_program_reads_the_shards(tar_set: Path) -> None:
                 found.append((info.name, data.read()))
             assert (tar_set.parent / shard.name).stat().st_size % 10_240 == 0
     assert found == [(f"{record.key}.{name}", data) for record in records for name, data in record.fields.items()]
-
-
-def test_webdataset_reads_the_shards(tar_set: Path) -> None:
-    pytest.importorskip("webdataset")
-    from webdataset.tariterators import group_by_keys, tar_file_expander
-
-    found: list[dict[str, bytes]] = []
-    for shard in TarReader(tar_set).manifest.shards:
-        with open(tar_set.parent / shard.name, "rb") as stream:  # webdataset itself leaves its files open
-            found += group_by_keys(tar_file_expander([{"url": shard.name, "stream": stream}]))
-    assert [(item["__key__"], {k: v for k, v in item.items() if k[:2] != "__"}) for item in found] == [
-        (record.key, record.fields) for record in expected(samples())
-    ]
 
 
 # What is refused.

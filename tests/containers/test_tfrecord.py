@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import picture
 from lmdb_containers import Fields, expected, samples
-from PIL import Image
 from tar_sets import CLASSES, build, contents, shards
 from tfrecord_messages import Example, values
 
@@ -106,7 +105,7 @@ def test_written_and_read_by_name(tmp_path: Path) -> None:
     path = tmp_path / "train.tfrecord"
     with open_writer(path, classes=["cat", "dog"], recipe={"label_base": 1}, shard_size=2000) as writer:
         for number in range(20):
-            writer.write({"jpg": jpeg(number), "cls": number % 2, "txt": f"number {number}"})
+            writer.write({"jpg": picture(number), "cls": number % 2, "txt": f"number {number}"})
     shards = sorted(each.name for each in tmp_path.glob("train-*"))
     assert shards == [f"train-{i:05d}-of-{len(shards):05d}.tfrecord" for i in range(len(shards))]
     assert messages(tmp_path / shards[1])[0]["image/class/label"] == 2
@@ -119,15 +118,5 @@ def test_written_and_read_by_name(tmp_path: Path) -> None:
         open_writer(path)
     with open_writer(path, overwrite=True) as writer:
         writer.write({"txt": "only"})
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "train-00000-of-00001.tfrecord",
-        "train.tfrecord.index",
-        "train.tfrecord.manifest",
-    ]
-
-
-def jpeg(number: int) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (5, 6, 3), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).resize((40, 30 + number)).save(out, "jpeg")
-    return out.getvalue()
+    names = ["train-00000-of-00001.tfrecord", "train.tfrecord.index", "train.tfrecord.manifest"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_images import image
+from folder_images import decode, image
 from PIL import Image
 
 from iofast import FastDataset, kernel
@@ -17,20 +16,6 @@ from iofast.errors import DecodeError, SourceError
 from iofast.record import image_field
 from iofast.source import folder as folder_module
 from iofast.source.folder import MAX_DESCRIPTORS, FolderReader
-
-
-def decode(reader: FolderReader, rows: list[int], size: int = 8) -> tuple[np.ndarray, list[int]]:
-    """Whole images resampled to a square, and the status of each row."""
-    located = reader.locate(np.array(rows))
-    count = len(rows)
-    boxes = np.zeros((count, 8), np.int32)
-    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, size
-    out, status = np.zeros((count, size, size, 3), np.uint8), np.full(count, -1, np.int32)
-    context = kernel.Context(kernel.DecodeOptions())
-    with reader.payloads(located, 0, count) as payloads:
-        kernel.decode_batch(context, payloads, boxes, np.zeros(count, np.uint8), out, status, 0, count)
-    context.close()
-    return out, status.tolist()
 
 
 def open_descriptors() -> int:
@@ -46,17 +31,8 @@ def test_locate_gives_upright_sizes_and_labels(root: Path) -> None:
     assert located.label.tolist() == [0, 0, 0, 1, 1]
     assert located.length.tolist() == [(root / reader.source.path(i).decode()).stat().st_size for i in range(5)]
     assert located.crc is None
-    for column, dtype in zip(located[:-1], ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"], strict=True):
-        assert column is not None
-        assert column.dtype == dtype
+    assert [column.dtype for column in located[:-1]] == ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"]  # type: ignore[union-attr]
     assert reader.locate(np.array([3, 1, 3])).label.tolist() == reader.labels(np.array([3, 1, 3])).tolist() == [1, 0, 1]
-
-
-def test_the_manifest_describes_the_folder(root: Path) -> None:
-    manifest = FolderReader(root).manifest
-    assert (manifest.count, manifest.classes, manifest.fields) == (5, ("cat", "dog"), ("cls", "jpg", "json"))
-    assert manifest.splits == {"all": ((0, 5),)}
-    assert manifest.shards[0].size == sum(path.stat().st_size for path in root.rglob("*.*"))
 
 
 def test_out_of_range_and_unknown_fields_are_refused(root: Path) -> None:
@@ -133,16 +109,10 @@ def test_a_missing_or_grown_file_fails_or_works_alone(
         reader.view(3)
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> FolderReader:
+def test_no_more_than_64_descriptors_and_none_afterwards(tmp_path: Path) -> None:
     for number in range(100):
-        path = tmp_path / "many" / f"{number:03d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(image(16, 16, seed=number))
-    return FolderReader(tmp_path / "many")
-
-
-def test_no_more_than_64_descriptors_and_none_afterwards(many: FolderReader) -> None:
+        (tmp_path / f"{number:03d}.jpg").write_bytes(image(16, 16, seed=number))
+    many = FolderReader(tmp_path)
     located = many.locate(np.arange(100))
     before = open_descriptors()
     with many.payloads(located, 0, 100) as one:
@@ -157,39 +127,6 @@ def test_no_more_than_64_descriptors_and_none_afterwards(many: FolderReader) -> 
     with pytest.raises(ZeroDivisionError), many.payloads(located, 0, 10):
         _ = 1 // 0
     assert open_descriptors() == before
-
-
-def test_rows_from_descriptors_and_from_memory_are_the_same(
-    many: FolderReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixed, status = decode(many, list(range(100)))
-    assert status == [0] * 100
-    monkeypatch.setattr(folder_module, "MAX_DESCRIPTORS", 0)
-    from_memory, status = decode(FolderReader(many.root), list(range(100)))
-    assert status == [0] * 100
-    assert (mixed == from_memory).all()
-    assert many.locate(np.arange(100)).label.tolist() == [-1] * 100
-    assert many.manifest.fields == ("jpg", "json")
-
-
-def test_threads_read_at_once(many: FolderReader) -> None:
-    expected, _ = decode(many, list(range(100)))
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        for rows in np.random.default_rng(seed).integers(0, 100, (20, 16)):
-            pixels, status = decode(many, rows.tolist())
-            if any(status) or (pixels != expected[rows]).any():
-                wrong.append(seed)
-
-    before = open_descriptors()
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert open_descriptors() <= before  # fewer where what earlier tests left was collected meanwhile
 
 
 @pytest.mark.parametrize("descriptors", [0, 64])

@@ -147,13 +147,6 @@ def test_a_pickled_reader_sees_the_same_images(root: Path, builds: list[object])
         pickle.loads(data).view(0)
 
 
-def test_a_closed_reader_opens_again(root: Path, builds: list[object]) -> None:
-    reader = FolderReader(root)
-    reader.close()
-    assert bytes(reader.view(0)) == (root / "cat/1.jpg").read_bytes()
-    assert len(builds) == 1
-
-
 def test_a_header_far_into_the_file_is_found(tmp_path: Path) -> None:
     plain = image(30, 20)
     (tmp_path / "far").mkdir()

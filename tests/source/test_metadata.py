@@ -15,17 +15,15 @@ from iofast.source.scan import scan
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
     """Write a metadata file in the format of its suffix, and the image files that its rows name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
     elif path.suffix == ".jsonl":
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(map(json.dumps, rows)))
     else:
         pytest.importorskip("pyarrow")
         from pyarrow import Table, parquet
 
-        path.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(Table.from_pylist(rows), path)
     for row in rows:
         add(path.parent / str(row["file_name"]))

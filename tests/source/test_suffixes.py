@@ -9,20 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import picture
 from listings import paths
-from PIL import Image
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, SourceError
 from iofast.source.folder import FolderReader
 from iofast.source.scan import scan
-
-
-def picture(kind: str) -> bytes:
-    out = BytesIO()
-    Image.new("RGB", (6, 4), "red").save(out, kind)
-    return out.getvalue()
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -33,23 +27,23 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
 
 def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
     files = {
-        "a/noext": picture("PNG"),
-        "a/photo.jpg_large": picture("JPEG"),
+        "a/noext": picture(0, "PNG"),
+        "a/photo.jpg_large": picture(0, "JPEG"),
         "a/0.jpe": b"by its suffix",
-        "a/scan.001": picture("TIFF"),
-        "a/x.anim": picture("GIF"),
-        "a/y.bitmap": picture("BMP"),
-        "a/z.map": picture("PPM"),
-        "b/1.jpg": picture("JPEG"),
+        "a/scan.001": picture(0, "TIFF"),
+        "a/x.anim": picture(0, "GIF"),
+        "a/y.bitmap": picture(0, "BMP"),
+        "a/z.map": picture(0, "PPM"),
+        "b/1.jpg": picture(0, "JPEG"),
         "b/notes": b"BM is how this text begins",
         "b/results.dat": b"P5 is how this one begins",
         "b/empty": b"",
-        "b/raw.NEF": picture("TIFF"),
+        "b/raw.NEF": picture(0, "TIFF"),
         "b/2000.jp2": b"\0\0\0\x0cjP  \r\n\x87\n and more",
         "b/xl": b"\xff\x0a",
         "b/features.npy": npy(np.zeros((4, 6, 3), np.uint8)),
-        "b/caption.txt": picture("PNG"),
-        "b/.hidden": picture("PNG"),
+        "b/caption.txt": picture(0, "PNG"),
+        "b/.hidden": picture(0, "PNG"),
     }
     for name, data in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -70,11 +64,11 @@ def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
         "1 camera raw (b/raw.NEF)",
     )
     reader = FolderReader(tmp_path)
-    assert reader.locate(np.arange(len(reader))).width.tolist() == [0, *[6] * 7, 0]
+    assert reader.locate(np.arange(len(reader))).width.tolist() == [0, *[48] * 7, 0]
 
 
 def test_many_files_without_a_suffix_stay_in_order(tmp_path: Path) -> None:
-    data = {f"{number:04d}": picture("PNG") if number % 3 else b"no image" for number in range(400)}
+    data = {f"{number:04d}": picture(0, "PNG") if number % 3 else b"no image" for number in range(400)}
     for name, content in data.items():
         (tmp_path / name).write_bytes(content)
     source = scan(tmp_path)

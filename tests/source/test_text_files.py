@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from folder_images import image
 
 from iofast.cli import main
 from iofast.errors import SourceError
@@ -47,36 +47,30 @@ def test_lists_of_classes(tmp_path: Path) -> None:
         read_class_file(tmp_path / "classes.txt")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_a_pipe_is_no_manifest(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"pipe{suffix}"
-    os.mkfifo(path)
-    with pytest.raises(SourceError, match=r"cannot read manifest .*: it is not a file"):
-        scan(path)
+PIPES: dict[str, Callable[[Path], object]] = {
+    **dict.fromkeys(("m.csv", "m.tsv", "m.jsonl", "m.parquet"), scan),
+    "classes.txt": lambda path: scan(path.parent, SourceOptions(class_order="file")),
+    **dict.fromkeys(("{a,b}.tar", "{a,b}.tfrecord"), open_reader),
+}
 
 
-def test_a_pipe_is_no_list_of_classes(tmp_path: Path) -> None:
-    (tmp_path / "set" / "a").mkdir(parents=True)
-    (tmp_path / "set" / "a" / "1.jpg").write_bytes(image(8, 8))
-    os.mkfifo(tmp_path / "set" / "classes.txt")
-    with pytest.raises(SourceError, match=r"a class per line in .*, which cannot be read: it is not a file"):
-        scan(tmp_path / "set", SourceOptions(class_order="file"))
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_is_an_error_and_no_wait(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").touch()
+    for file in {name.replace("{a,b}", letter) for letter in "ab"}:
+        os.mkfifo(tmp_path / file)
+    with pytest.raises(SourceError, match="is not a file"):
+        PIPES[name](tmp_path / name)
 
 
-def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
-    for name in ("a.tar", "b.tar", "a.tfrecord", "b.tfrecord"):
-        os.mkfifo(tmp_path / name)
-    for pattern in ("{a,b}.tar", "{a,b}.tfrecord"):
-        with pytest.raises(SourceError, match="is not a file"):
-            open_reader(f"{tmp_path}/{pattern}")
-
-
-@pytest.fixture
-def forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An unreadable folder, simulated because root can read all folders."""
-    folder = tmp_path / "locked"
+@pytest.mark.parametrize("command", [["info"], ["cat", "0"], ["pack", "out.lmdb"]], ids=["info", "cat", "pack"])
+def test_a_folder_that_cannot_be_read(
+    tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated, because root can read all folders."""
+    folder, real = tmp_path / "locked", os.stat
     folder.mkdir()
-    real = os.stat
 
     def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if isinstance(path, str | os.PathLike) and Path(os.path.dirname(path)) == folder:
@@ -84,13 +78,6 @@ def forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", stat)
-    return folder
-
-
-@pytest.mark.parametrize("command", [["info"], ["cat", "0"], ["pack", "out.lmdb"]], ids=["info", "cat", "pack"])
-def test_a_folder_that_cannot_be_read(
-    forbidden: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(forbidden.parent)
-    assert main([command[0], str(forbidden), *command[1:]]) == 1
-    assert f"error: folder {forbidden} cannot be read: permission denied" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main([command[0], str(folder), *command[1:]]) == 1
+    assert f"error: folder {folder} cannot be read: permission denied" in capsys.readouterr().err
