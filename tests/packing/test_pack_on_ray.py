@@ -110,28 +110,21 @@ def test_relative_paths_and_patterns(ray: Any, images: Path, tmp_path: Path, mon
     assert digests(tmp_path / "one") == digests(tmp_path / "ray")
 
 
-def test_resumes_after_the_driver_was_stopped(ray: Any, images: Path, tmp_path: Path) -> None:
+def test_goes_on_after_the_driver_was_stopped_and_with_parts_of_other_runs(
+    ray: Any, images: Path, tmp_path: Path
+) -> None:
     one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
     options = options_of("t.tar", on="ray")
+    pack(images, one, **options_of("t.tar"))
     with pytest.raises(KeyboardInterrupt, match="interrupted; the same command goes on from there"):
         run(images, other, PackOptions(**options), Interrupt(2), WorkerPool(1, idle=True))
     report = pack(images, other, **options)
     assert report.resumed >= 14
     assert report.images_per_second < 60 / report.seconds
     assert digests(other.parent) == digests(one.parent)
-
-
-def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path) -> None:
-    one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
-    pack_part(images, other, 2, 3, **options_of("t.tar"))
-    assert pack(images, other, on="ray", **options_of("t.tar")).resumed == 21
-    assert digests(other.parent) == digests(one.parent)
     for number in (1, 2, 3):
         pack_part(images, other, number, 3, **options_of("t.tar", overwrite=True))
-    again = pack(images, other, on="ray", **options_of("t.tar", overwrite=True))
-    assert again.resumed == 60
+    assert pack(images, other, **options, overwrite=True).resumed == 60
     assert digests(other.parent) == digests(one.parent)
 
 
