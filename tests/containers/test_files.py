@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from iofast.containers.file_bytes import FileBytes, advice, bounded, none_left, opened
+from iofast.containers import file_bytes
+from iofast.containers.file_bytes import FileBytes, advice, bounded, keep, none_left, opened
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.source.folder_index import open_index
@@ -179,3 +181,9 @@ def test_without_descriptors_no_image_is_listed_as_broken(
             open_index(root, SourceOptions())
     again = open_index(root, SourceOptions())
     assert (again.width[0], again.height[0]) == (whole.width[0], whole.height[0]) == (5, 7)
+
+
+def test_a_deleted_reader_is_forgotten() -> None:
+    before = len(file_bytes._keepers)
+    keep(Mock())
+    assert len(file_bytes._keepers) == before

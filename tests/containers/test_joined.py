@@ -164,6 +164,14 @@ def test_values(place: Path, joined: JoinedReader) -> None:
             reader.values(np.array([18]), "cls")
 
 
+def test_payloads_are_read_in_the_order_of_the_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Mock(side_effect=reading.read_at)
+    monkeypatch.setattr(reading, "read_at", reads)
+    assert open_reader(place / "a.lmdb").values(np.array([5, 0, 3]), "cls") == [b"2", b"0", b"1"]
+    places = [call.args[1] for call in reads.mock_calls]
+    assert places == sorted(places)
+
+
 def test_a_field_that_one_part_lacks(joined: JoinedReader) -> None:
     located = joined.locate(MIXED, "txt")
     assert (located.file == ABSENT).tolist() == [i < 12 or i == 16 for i in MIXED.tolist()]

@@ -73,6 +73,17 @@ def test_a_dead_fork_is_replaced_by_a_new_process(tmp_path: Path) -> None:
     assert (packed, failed, errors) == (12, 0, "")
 
 
+def test_the_command_forks(tmp_path: Path) -> None:
+    program = (
+        "import sys; from iofast.packing import pool; from iofast.cli import main; real = pool.WorkerPool.start\n"
+        "def start(self): real(self); print([each.is_fork for each in self._workers])\n"
+        "pool.WorkerPool.start = start; sys.exit(main())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    words = ["pack", str(few(tmp_path / "images", good=3)), str(tmp_path / "a.lmdb"), "--workers=2", "--quiet"]
+    assert subprocess.check_output([sys.executable, "-c", program, *words], env=environment) == b"[True, True]\n"
+
+
 def test_beside_another_thread_they_are_new_processes() -> None:
     """The thread may hold a lock, which would stay locked in a fork."""
     end = threading.Event()

@@ -166,6 +166,11 @@ def test_columns_that_are_no_class_numbers_are_fields(tmp_path: Path, rows: list
     assert warning.startswith("no labels: 'category_id', 'category_name' may be labels")
 
 
+def test_names_of_class_numbers_that_look_alike(tmp_path: Path) -> None:
+    source = scan(write(tmp_path, "m.csv", "path,class_id,class_name\na.jpg,0,Cat\nb.jpg,1,cat\n"))
+    assert source.warnings == ("classes that look alike are different classes: 'Cat' and 'cat'",)
+
+
 def test_class_order_of_text_labels(tmp_path: Path) -> None:
     path = write(tmp_path, "m.csv", "path,label\na.jpg,c10\nb.jpg,c9\n")
     assert scan(path).classes == ("c10", "c9")
