@@ -216,12 +216,6 @@ def test_a_file_of_a_folder_that_is_gone(tmp_path: Path) -> None:
     assert list(failed) == [2]
 
 
-def test_keys_are_unique(joined: JoinedReader) -> None:
-    keys = joined.keys(joined.columns(MIXED))
-    assert keys[:3] == ["0/00000000", "2/00000005", "1/00000001"]
-    assert keys == [joined.record(index).key for index in MIXED.tolist()]
-
-
 def test_records_without_any_image(place: Path, tmp_path: Path) -> None:
     text = write_empty(tmp_path / "d.lmdb", CLASSES)
     both = JoinedReader([open_reader(text), open_reader(place / "a.lmdb")], ["d", "a"])

@@ -18,7 +18,7 @@ from tar_sets import CLASSES, build, contents, shards
 from tfrecord_messages import Example, framed, values
 
 from iofast import open_reader, open_writer
-from iofast.containers import shard_writer, tfrecord
+from iofast.containers import shard_writer
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand
@@ -28,7 +28,6 @@ from iofast.containers.tfrecord import (
     TfrecordReader,
     TfrecordWriter,
     frames,
-    head,
     mask,
     read_data,
     read_frame,
@@ -196,13 +195,6 @@ def test_compressed_files_are_refused_by_name(tmp_path: Path, name: str, compres
     path.write_bytes(compress(framed(b"abc" * 50)))
     with pytest.raises(ContainerError, match=f"{path} is compressed as a whole with {name}"):
         read_all(path)
-
-
-def test_longest_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord, "MAX_DATA", 10)
-    assert len(head(10)) == HEAD
-    with pytest.raises(ContainerError, match="11 bytes is longer than protobuf allows"):
-        head(11)
 
 
 def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from packing_runs import interrupt, sha256
 from tar_sets import foreign
 from tfrecord_messages import write as write_tfrecord
 
-from iofast import open_reader, open_writer, pack
+from iofast import open_reader, pack
 from iofast.cli import main
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
 from iofast.record import Record
@@ -102,15 +102,6 @@ class TestOurs:
         assert json.loads(first.fields["meta.json"]) == {"path": "cat/000.jpg", "boxes": [[2, 3, 10, 15]]}
         pack(tmp_path / "out.lmdb", tmp_path / "again.lmdb", resize=20, boxes="meta.json", workers=1)
         assert records(tmp_path / "again.lmdb")[0].fields["meta.json"] == first.fields["meta.json"]
-
-    def test_classes_keep_their_numbers(self, tmp_path: Path) -> None:
-        with open_writer(tmp_path / "set.lmdb", classes=["zebra", "ant"]) as writer:
-            for number in range(4):
-                writer.write({"jpg": picture(number), "cls": number % 2})
-        pack(tmp_path / "set.lmdb", tmp_path / "out.lmdb", **SMALL)
-        with open_reader(tmp_path / "out.lmdb") as reader:
-            assert reader.manifest.classes == ("zebra", "ant")
-            assert reader.locate(np.arange(4)).label.tolist() == [0, 1, 0, 1]
 
     def test_raw_pixels(self, images: Path, direct: dict[str, Path], tmp_path: Path) -> None:
         pack(images, tmp_path / "raw.lmdb", format="rgb", fields=FIELDS, workers=1)

@@ -33,13 +33,6 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, bytes]]]:
 
 
 class TestCommands:
-    @pytest.mark.parametrize(("word", "recorded"), [("none", 0), ("6", 6)])
-    def test_the_option_arrives(self, word: str, recorded: object, images: Path, tmp_path: Path) -> None:
-        target = tmp_path / "out.lmdb"
-        arguments = ["pack", str(images), str(target), "--resize", "32", "--restart", word, "--quiet"]
-        assert main(arguments) == 0
-        assert read(target)[0]["restart"] == recorded
-
     def test_info(self, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         target = tmp_path / "out.lmdb"
         pack(images, target, resize=90)
