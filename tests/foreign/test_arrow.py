@@ -162,7 +162,7 @@ def test_fields_of_columns(tmp_path: Path, rows: dict[str, Any], fields: list[An
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "names", "labels", "classes"),
+    "case",
     [
         ("label", ["dog", None, " cat", "dog"], {}, [1, -1, 0, 1], ("cat", "dog")),
         ("Category", pa.array(["dog", "", "cat", "dog"]).dictionary_encode(), {}, [1, -1, 0, 1], ("cat", "dog")),
@@ -174,14 +174,9 @@ def test_fields_of_columns(tmp_path: Path, rows: dict[str, Any], fields: list[An
 )
 @pytest.mark.parametrize("write", [write_parquet, write_arrow])
 def test_text_labels_become_classes_as_in_a_list(
-    tmp_path: Path,
-    write: Any,
-    name: str,
-    values: Any,
-    names: dict[str, str],
-    labels: list[int],
-    classes: tuple[str, ...] | None,
+    tmp_path: Path, write: Any, case: tuple[str, Any, dict[str, str], list[int], tuple[str, ...] | None]
 ) -> None:
+    name, values, names, labels, classes = case
     path = write(tmp_path / f"x.{write.__name__[6:]}", pa.table({"image": columns(4)["image"], name: values}))
     FastDataset(path, foreign={"names": names} if names else None)  # caches the index
     dataset = FastDataset(path, foreign={"names": names} if names else None)

@@ -82,7 +82,7 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
 
 
 @pytest.mark.parametrize(
-    ("records", "names", "labels", "classes", "warning"),
+    "case",
     [
         ([{"label": b"dog"}, {"label": b"cat"}, {"label": b""}], {}, [1, 0, -1], ("cat", "dog"), None),
         ([{"label": b"2.0"}, {"label": b"10.0"}], {}, [2, 10], None, None),
@@ -94,13 +94,9 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
     ],
 )
 def test_text_labels_become_classes(
-    tmp_path: Path,
-    records: list[Features],
-    names: dict[str, str],
-    labels: list[int],
-    classes: tuple[str, ...] | None,
-    warning: str | None,
+    tmp_path: Path, case: tuple[list[Features], dict[str, str], list[int], tuple[str, ...] | None, str | None]
 ) -> None:
+    records, names, labels, classes, warning = case
     half = len(records) // 2
     write(tmp_path / "a.tfrecord", [{"image": image(0)} | record for record in records[:half]])
     write(tmp_path / "b.tfrecord", [{"image": image(0)} | record for record in records[half:]])
