@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import pytest
 from container_sets import SUFFIXES
-from pack_kills import kill
 from packing_runs import TRANSACTION, digests, interrupt, repeated_images
 from places import ROOT
 from todays import todays
@@ -86,12 +85,12 @@ def test_same_bytes_and_report_as_one_run(
 
 
 @pytest.mark.parametrize("suffix", todays(SUFFIXES))
-def test_a_killed_part_goes_on_and_a_finished_one_is_left_alone(images: Path, tmp_path: Path, suffix: str) -> None:
+def test_an_interrupted_part_goes_on_and_a_finished_one_stays(images: Path, tmp_path: Path, suffix: str) -> None:
     one, other = both(tmp_path, f"t{suffix}")
     options = options_of(one.name)
     pack(images, one, **options)
-    kill(images, other, 12, part="2/5", **options)
-    interrupt(images, other, 3, part="4/5", **{**options, "workers": None})
+    for steps, part in ((12, "2/5"), (3, "4/5")):
+        interrupt(images, other, steps, part=part, **{**options, "workers": None})
     assert pack(images, other, part="2/5", **options).resumed > 0
     partial = other.with_name(f"t{suffix}.partial")
     done = [path for path in partial.rglob("*") if "lock" not in path.name and path.is_file()]
