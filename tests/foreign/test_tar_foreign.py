@@ -16,7 +16,7 @@ from tar_sets import build, foreign
 
 from iofast import FastDataset, open_reader
 from iofast.checking import verify
-from iofast.errors import ContainerError, OptionError
+from iofast.errors import ContainerError, OptionError, SourceError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.foreign.tar import TarShards
@@ -244,6 +244,12 @@ def test_other_files_are_an_error(tmp_path: Path, name: str, data: bytes, error:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ContainerError, match=error):
         open_reader(tmp_path / name)
+
+
+def test_missing_shards(tmp_path: Path) -> None:
+    foreign(tmp_path / "x-0.tar", {"a.txt": b"1"})
+    with pytest.raises(SourceError, match=r"x-1\.tar does not exist"):
+        open_reader(tmp_path / "x-{0..1}.tar")
 
 
 def test_a_file_cut_anywhere(tmp_path: Path) -> None:
