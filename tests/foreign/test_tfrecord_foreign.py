@@ -111,7 +111,7 @@ def test_mapped_names(tmp_path: Path) -> None:
     records[1]["maske"] = b"mask"
     options = ForeignOptions({"image": "foto", "label": "art", "path": "wo", "seg.png": "maske"})
     path, names = write(tmp_path / "b.tfrecord", records[1:]), {"image": "foto", "label": "art"}
-    dataset = FastDataset(path, fields=("label",), foreign={"names": names, "label_base": 1})
+    dataset = FastDataset(path, fields=("label",), foreign=ForeignOptions(names, label_base=1))
     assert [sample["label"] for sample in dataset] == [0, 1]
     with foreign(write(tmp_path / "a", records), options) as reader:
         assert reader.left_out == ()

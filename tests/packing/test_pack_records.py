@@ -14,7 +14,7 @@ import pytest
 from container_sets import SUFFIXES, build, in_shards, mask, picture, records
 from foreign_lmdbs import settle
 from foreign_lmdbs import write as write_lmdb
-from packing_runs import interrupt, sha256
+from packing_runs import interrupt, pack_with, sha256
 from tar_sets import foreign
 from tfrecord_messages import write as write_tfrecord
 
@@ -227,6 +227,14 @@ class TestRecordFailures:
         assert [line["path"] for line in lines] == ["a", "b"]
         assert all(f"{tmp_path}/their-000001.tar: " in line["reason"] for line in lines)
         assert lines[1]["reason"].startswith("the record has no image (its fields: txt)")
+
+    def test_a_source_that_a_worker_finds_replaced_ends_the_run(self, tmp_path: Path) -> None:
+        program = (
+            "import sys; from iofast.containers import targets; from iofast.packing import worker\n"
+            "targets.state_of = lambda *_: 'another'\nsys.exit(worker.main())"
+        )
+        with pytest.raises(SourceError, match="was changed while it was packed"):
+            pack_with(build(tmp_path / "set.lmdb"), tmp_path / "out.lmdb", program, resize=24)
 
     def test_invalid_sources_and_options(self, images: Path, tmp_path: Path) -> None:
         source = build(tmp_path / "set.lmdb")

@@ -205,6 +205,11 @@ def test_files_added_and_removed_are_noticed(root: Path) -> None:
     assert len(FolderReader(root)) == 4
     (root / "cow").mkdir()
     assert FolderReader(root).manifest.classes == ("cat", "cow", "dog")
+    settle(root)
+    FolderReader(root)
+    (root / "cow").rmdir()
+    settle(root)
+    assert FolderReader(root).manifest.classes == ("cat", "dog")
 
 
 def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: list[object]) -> None:
