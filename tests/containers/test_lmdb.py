@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from iofast.containers import index, lmdb_writer
 from iofast.containers.lmdb import LmdbReader, LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.writer import Section
+from iofast.errors import TargetError
 from iofast.record import ImageInfo
 
 
@@ -56,6 +58,26 @@ def test_large_payload_beside_small_transactions(tmp_path: Path) -> None:
     large = [sample(0, 10), sample(1, 40 << 20), sample(2, 10)]
     build(tmp_path / "out", large)
     assert LmdbReader(tmp_path / "out").record(1).fields["jpg"] == large[1][1]["jpg"]
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    """A file-size limit stands in for the disk: LMDB sees a failing write either way."""
+    before, writer = resource.getrlimit(resource.RLIMIT_FSIZE), LmdbWriter(tmp_path, "out", Description())
+
+    def fill() -> None:
+        writer.begin(Section(0, "all", 0, 100))
+        for position in range(100):
+            writer.write(position, {"jpg": bytes(1 << 20)}, ImageInfo())
+        writer.commit()
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, before[1]))  # Python ignores the signal
+    try:
+        with pytest.raises(TargetError, match="cannot be written") as caught:
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        writer.abort()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_killed_run_goes_on_after_the_last_commit(tmp_path: Path) -> None:

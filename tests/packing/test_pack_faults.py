@@ -41,7 +41,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", ["out.lmdb", *todays(NAMES[1:])])
+@pytest.mark.parametrize("name", todays(NAMES))
 def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path) -> None:
     """From some write on, every write fails: one line, no target, and the same command resumes."""
     case = Case(name, images)

@@ -134,6 +134,8 @@ def test_no_more_than_64_descriptors_and_none_afterwards(tmp_path: Path) -> None
     with pytest.raises(ZeroDivisionError), many.payloads(located, 0, 10):
         _ = 1 // 0
     assert open_descriptors() == before
+    with many.payloads(located, 0, 64) as again:
+        assert (again.fds >= 0).all(), "all may be opened once more"
 
 
 @pytest.mark.parametrize("descriptors", [0, 64])
