@@ -243,6 +243,7 @@ class TestRecordFailures:
             (source, "out.lmdb", {"mask_column": "x"}, "columns are a manifest's"),
             (source, "out.lmdb", {"class_order": "natural"}, "class_order natural is for folders and manifests"),
             (source, "set.lmdb", {"overwrite": True}, "is, or lies in, the source"),
+            (source, "set.lmdb", {"overwrite": True, "format": "keep", "check": "end"}, "is, or lies in, the source"),
             (source, "out.lmdb", {"foreign": {"label_base": 1}}, "is for other programs' tar"),
             (images, "out.lmdb", {"foreign": {"label_base": 1}}, "is for other programs' tar"),
             (images, "out.lmdb", {"foreign": {"nothing": 1}}, "foreign must be ForeignOptions"),
