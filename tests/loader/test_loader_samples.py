@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from iofast import FastDataset, FastLoader, open_writer, order
 from iofast import transforms as T
 from iofast.choices import generator
 from iofast.errors import DecodeError, OptionError
-from iofast.loader.samples import mapped
 
 N = 12
 CROP = [T.RandomResizedCrop(24)]
@@ -258,20 +258,19 @@ class TestMapBatch:
         assert list(FastLoader(dataset, 12, map_batch=len)) == [2]  # index and valid
 
 
-def faulty(sample: Sample, rng: np.random.Generator) -> Any:
-    if sample["do"] == "value":
-        raise ValueError(f"no such box: {sample['value']}")
-    return None if sample["do"] == "none" else {**sample, "drawn": rng.random()}
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (lambda sample: sample["no such field"], "no such field"),
+        (lambda sample: None, "return a dictionary, found None"),
+    ],
+)
+def test_errors_of_map_sample_say_which_sample(
+    dataset: FastDataset, does: Callable[[Sample], Any], message: str
+) -> None:
+    def faulty(sample: Sample, rng: np.random.Generator) -> Any:
+        return does(sample) if sample["index"] == 1 else sample
 
-
-def call(sample: Sample, seed: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Sample:
-    return mapped(faulty, sample, seed, "sample number 1".format)
-
-
-def test_errors_say_which_sample() -> None:
-    with pytest.raises(ValueError, match=r"^no such box: 7") as caught:
-        call({"do": "value", "value": 7})
-    assert caught.value.__notes__ == ["in map_sample: sample number 1"]
-    with pytest.raises(OptionError, match="must return a dictionary, found NoneType") as wrong:
-        call({"do": "none"})
-    assert wrong.value.__notes__ == ["in map_sample: sample number 1"]
+    with pytest.raises((KeyError, OptionError), match=message) as caught:
+        list(FastLoader(dataset, 4, map_sample=faulty))
+    assert caught.value.__notes__ == [f"in map_sample: {dataset.path}: 00000001, position 1 of epoch 0"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,11 +30,11 @@ def served(tmp_path: Path) -> Iterator[Callable[..., str]]:
     root = tmp_path / "objects"
     root.mkdir()
     server = Server(root, ("127.0.0.1", 0), latency=0.0, rate=0.0)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    url = server.begin()
 
     def made(name: str, size: int) -> str:
         (root / name).write_bytes(random.Random(name).randbytes(size))
-        return f"http://127.0.0.1:{server.server_address[1]}/{name}"
+        return f"{url}/{name}"
 
     yield made
     server.shutdown()

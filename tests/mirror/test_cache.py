@@ -29,9 +29,13 @@ def filled(own: BlockCache, name: str, blocks: int) -> SparseCopy:
     for block in range(blocks):
         assert asyncio.run(own.reserve(BLOCK, ()))
         copy.store(block, memoryview(random.Random(block).randbytes(BLOCK)))
-        place = copy._place(block) + 12
-        os.pwrite(copy.fd, (1000 + block).to_bytes(4, "little"), place)
+        os.pwrite(copy.fd, (1000 + block).to_bytes(4, "little"), copy._place(block) + 12)
     return copy
+
+
+def full(folder: Path, blocks: int) -> tuple[BlockCache, SparseCopy]:
+    own = BlockCache(folder, blocks * BLOCK)
+    return own, filled(own, "a", blocks)
 
 
 def blocks(copy: SparseCopy) -> list[int]:
@@ -60,64 +64,45 @@ def test_processes_share_the_copy_of_one_version(folder: Path) -> None:
 @pytest.mark.usefixtures("few_at_a_time")
 class TestEviction:
     def test_without_an_order_the_oldest_go_first(self, folder: Path) -> None:
-        own = BlockCache(folder, 5 * BLOCK)
-        copy = filled(own, "a", 5)
+        """But the index of a set and blocks on their way stay."""
+        own, copy = full(folder, 7)
         assert asyncio.run(own.reserve(BLOCK, ()))
-        assert blocks(copy) == [2, 3, 4]
-        assert own.used() == 4 * BLOCK
-
-    def test_without_a_block_to_evict_nobody_waits(self, folder: Path) -> None:
-        own = BlockCache(folder, 0)
-        with own.holding() as evictions:
-            assert not make_room(own, BLOCK)
-            assert own.evictions() == evictions  # readers need not look up their blocks again
+        assert blocks(copy) == [2, 3, 4, 5, 6]
+        assert own.used() == 6 * BLOCK
+        copy.kept.add(2)
+        assert asyncio.run(own.reserve(2 * BLOCK, {(copy, 4)}))
+        assert blocks(copy) == [2, 4, 6]
 
     def test_with_an_order_the_newest_that_is_not_needed(self, folder: Path) -> None:
         class Coming:
             def blocks(self) -> set[tuple[str, int]]:
                 return {("s3://b/a", 3), ("s3://b/other", 1)}
 
-        own = BlockCache(folder, 5 * BLOCK)
-        copy, coming = filled(own, "a", 5), Coming()
+        (own, copy), coming = full(folder, 5), Coming()
         own.add_needs(coming)
         assert make_room(own, BLOCK)
         assert blocks(copy) == [0, 1, 3]
 
-    def test_an_index_and_blocks_on_their_way_stay(self, folder: Path) -> None:
-        own = BlockCache(folder, 5 * BLOCK)
-        copy = filled(own, "a", 5)
-        copy.kept.update([0, 1])
-        assert asyncio.run(own.reserve(BLOCK, {(copy, 2)}))
-        assert blocks(copy) == [0, 1, 2]
-
     def test_copies_that_nobody_has_open_go_before_all_others(self, folder: Path) -> None:
         own = BlockCache(folder, 6 * BLOCK)
-        for name in ("old", "older"):
-            filled(own, name, 1)
-        copies = {path.name: path for path, _ in own.files()}
-        (older,) = set(copies) - {self.name_of(own, "old")}
-        os.utime(copies[older], (1, 1))
+        filled(own, "older", 1)
+        ((older, _),) = own.files()
+        filled(own, "old", 1)
+        os.utime(older, (1, 1))
         copy = filled(own, "a", 4)
         assert make_room(own, BLOCK)
-        assert not copies[older].exists()
+        assert not older.exists()
         assert len(blocks(copy)) == 4
         assert own.used() == pytest.approx(5 * BLOCK, abs=16 << 10)  # files have a table, too
 
-    @staticmethod
-    def name_of(own: BlockCache, name: str) -> str:
-        copy = own.open(f"s3://b/{name}", '"1"', BLOCK)
-        return next(path.name for path, _ in own.files() if os.path.samestat(path.stat(), os.fstat(copy.fd)))
-
     def test_copies_that_another_process_has_open_are_not_touched(self, folder: Path) -> None:
-        other = BlockCache(folder, 4 * BLOCK)
-        theirs = filled(other, "theirs", 4)
+        _other, theirs = full(folder, 4)
         own = BlockCache(folder, 4 * BLOCK)
         assert not asyncio.run(own.reserve(BLOCK, ()))
         assert blocks(theirs) == [0, 1, 2, 3]
 
     def test_a_block_that_another_process_stores_is_left_out(self, folder: Path) -> None:
-        own = BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        own, copy = full(folder, 3)
         fd = os.open(own.files()[0][0], os.O_RDWR)
         assert cache.try_lock(fd, 0)
         assert make_room(own, BLOCK)
@@ -125,10 +110,8 @@ class TestEviction:
         os.close(fd)
 
     def test_it_waits_for_what_is_being_read(self, folder: Path) -> None:
-        own, other = BlockCache(folder, 3 * BLOCK), BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
-        before = os.pread(copy.fd, BLOCK, 0)
-        seen = []
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
+        before, seen, entered = os.pread(copy.fd, BLOCK, 0), list[bytes](), threading.Event()
 
         def read() -> None:
             with other.holding():
@@ -136,18 +119,13 @@ class TestEviction:
                 time.sleep(0.2)
                 seen.append(os.pread(copy.fd, BLOCK, 0))
 
-        entered, reading = threading.Event(), threading.Thread(target=read)
-        reading.start()
-        entered.wait()
-        assert make_room(own, BLOCK)
-        reading.join()
+        at_once(read, lambda: entered.wait() and make_room(own, BLOCK))
         assert seen == [before]
         assert blocks(copy) == [2]
 
     def test_it_is_given_up_if_something_is_read_for_long(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cache, "_PATIENCE", 0.05)
-        own, other = BlockCache(folder, 3 * BLOCK), BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
         before = own.evictions()
         with other.holding():
             assert not make_room(own, BLOCK)
@@ -164,17 +142,15 @@ class TestEviction:
         def refused(*_: object) -> None:
             raise OSError(95, "not supported")
 
-        own = BlockCache(folder, 3 * BLOCK)
-        copy = filled(own, "a", 3)
+        own, copy = full(folder, 3)
         monkeypatch.setattr(SparseCopy, "free", refused)
         assert not make_room(own, BLOCK)
         assert copy.size == 3 * BLOCK
         assert own.used() == 3 * BLOCK
 
     def test_a_reader_that_begins_later_is_not_waited_for(self, folder: Path) -> None:
-        own = BlockCache(folder, 3 * BLOCK)
-        filled(own, "a", 3)
-        done, other = threading.Event(), BlockCache(folder, 3 * BLOCK)
+        (own, copy), other = full(folder, 3), BlockCache(folder, 3 * BLOCK)
+        started, done = threading.Event(), threading.Event()
 
         def read() -> None:
             while not done.is_set():
@@ -182,15 +158,13 @@ class TestEviction:
                     started.set()
                     time.sleep(0.005)
 
-        started = threading.Event()
-        threads = [threading.Thread(target=read) for _ in range(3)]
-        for each in threads:
-            each.start()
-        started.wait()
-        assert make_room(own, BLOCK)
-        done.set()
-        for each in threads:
-            each.join()
+        def evict() -> None:
+            started.wait()
+            make_room(own, BLOCK)
+            done.set()
+
+        at_once(read, read, read, evict)
+        assert blocks(copy) == [2]
 
 
 def test_copies_that_threads_open_and_drop_keep_their_files_open(folder: Path) -> None:
@@ -211,11 +185,11 @@ def test_copies_that_threads_open_and_drop_keep_their_files_open(folder: Path) -
 
 
 def test_a_full_disk_is_an_error_and_no_endless_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def no_space(*_: object) -> None:
         raise OSError(28, "full")
 
     own = BlockCache(folder, 10 * BLOCK)
-    monkeypatch.setattr(cache, "prepare", full)
+    monkeypatch.setattr(cache, "prepare", no_space)
     with pytest.raises(OSError, match="full"):
         own.open("s3://b/a", '"1"', BLOCK)
     monkeypatch.undo()
@@ -226,11 +200,10 @@ def test_a_full_disk_is_an_error_and_no_endless_loop(folder: Path, monkeypatch: 
 
 def test_memory_is_free_again_when_a_copy_is_closed() -> None:
     own = BlockCache(None, 4 * BLOCK)
-    for name in "abc":
-        copy = filled(own, name, 3)
-        assert own.used() >= 3 * BLOCK
-        del copy
-        assert own.used() == 0
+    copy = filled(own, "a", 3)
+    assert own.used() >= 3 * BLOCK
+    del copy
+    assert own.used() == 0
 
 
 def test_what_a_killed_process_left_wrong_is_counted_again(folder: Path) -> None:

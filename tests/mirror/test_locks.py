@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
-from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iofast.mirror.locks import END, locked_elsewhere, try_lock, unlock
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=30), st.integers(0, 12), st.integers(0, 14))
+@example([(True, byte) for byte in (3, 4, 5)], 4, 5)
 def test_a_byte_is_locked_by_one_opening_at_a_time(steps: list[tuple[bool, int]], start: int, stop: int) -> None:
     """Neighbouring bytes of one opening are one lock to the kernel."""
     fd = os.memfd_create("locks")
@@ -33,12 +32,11 @@ def test_a_byte_is_locked_by_one_opening_at_a_time(steps: list[tuple[bool, int]]
         os.close(each)
 
 
-def test_many_distant_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    first, second = (os.open(tmp_path / "a", os.O_RDWR) for _ in range(2))
-    wanted = {random.Random(0).randrange(END) for _ in range(200)}
-    assert all(try_lock(first, byte) for byte in wanted)
-    assert locked_elsewhere(second, 0) == wanted
+def test_locks_of_the_whole_range_end_with_their_opening() -> None:
+    fd = os.memfd_create("locks")
+    first = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    assert all(try_lock(first, byte) for byte in (0, 1 << 40, END - 1))
+    assert locked_elsewhere(fd, 0) == {0, 1 << 40, END - 1}
     os.close(first)
-    assert locked_elsewhere(second, 0) == set()
-    os.close(second)
+    assert locked_elsewhere(fd, 0) == set()
+    os.close(fd)

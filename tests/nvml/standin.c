@@ -9,23 +9,15 @@ a GPU can fail during a test. Without the variable, nvmlInit reports that no dri
       memory_total=17179869184 memory_used=1073741824 memory_reserved=268435456   bytes
       power=200000 power_limit=700000                   mW
       reasons=0                                         clock event reasons, NVML's bit mask
-      jpeg=0                                            percent
-      node=0                                            NUMA node; -1: the driver reports none
-      link_gen=4 link_width=16                          of the PCIe link
-      rx=0 tx=0 rx_start=0 counter_bits=64              bytes per second to and from the GPU; the counter's value at
-                                                        nvmlInit, and its number of bits
-      capability=90                                     CUDA's, without the dot
       sm=80 tensor=40 dram=50                           percent of busy time that GPM reports
       sample_ms=166 samples=120                         period and number of the utilisation samples that are kept
       ring=FILE                                         the same as `trace N ring FILE`
   trace GPU steady PERCENT       busy for this share of the time; `steady 100` is the default
-  trace GPU sawtooth PERIOD ON   busy for the first ON ms of every PERIOD ms of CLOCK_REALTIME, then idle
   trace GPU ring FILE            driven by a live program, through a mapped file. Little-endian: 8 bytes "NVMLRING",
                                  uint32 capacity, uint32 period_us, uint64 count of all samples ever written, then
                                  `capacity` entries of (uint64 end time in us of CLOCK_REALTIME, uint32 percent 0-100,
                                  uint32 zero); sample i is at i % capacity
-  pids GPU 1,2,3                 its processes; with MIG, those of its first instance. `pids GPU -` for none
-  mig GPU N                      MIG is on, with N instances (0: off); utilisation is then refused, as on real GPUs
+  pids GPU 1,2,3                 its processes; `pids GPU -` for none
   gpm GPU off                    a GPU before Hopper
   vanish GPU                     it fell off the bus: every call returns NVML_ERROR_GPU_IS_LOST
   generation N                   another N than at nvmlInit: the driver was restarted, and requires a new nvmlInit
@@ -53,22 +45,17 @@ static const struct { const char *name; int code; } CODES[] = {
 };
 
 #define GPUS 16
-#define INSTANCES 8
 #define ERRORS 64
 #define PIDS 64
 
-typedef struct { int there, gpu, instance; } device; /* instance -1: the whole GPU */
-typedef enum { STEADY, SAWTOOTH, RING } trace_kind;
+typedef struct { int gpu; } device;
 
 typedef struct {
-  int there, lost, gpm, instances, pid_count;
+  int there, lost, gpm, in_ring, pid_count;
   char name[96], uuid[80], ring[512];
-  trace_kind trace;
-  double level, period_us, on_us; /* percent; the other two of a sawtooth */
-  uint64_t memory_total, memory_used, memory_reserved, rx, tx, rx_start, reasons;
-  unsigned power, power_limit, jpeg, link_gen, link_width, capability, counter_bits, sample_ms, samples, pids[PIDS];
-  int node;
-  double sm, tensor, dram;
+  uint64_t memory_total, memory_used, memory_reserved, reasons;
+  unsigned power, power_limit, sample_ms, samples, pids[PIDS];
+  double level, sm, tensor, dram; /* percent */
 } gpu;
 
 typedef struct { char function[64]; int gpu, code; } rule; /* gpu -1: all of them, and calls without a GPU */
@@ -78,11 +65,10 @@ static struct {
   rule rules[ERRORS];
   int rule_count, generation;
 } script;
-static device devices[GPUS][INSTANCES + 1];
+static device devices[GPUS];
 static int started, generation; /* the driver's generation at nvmlInit */
 static char read_path[512];
 static struct stat read_stat;
-static uint64_t epoch_us; /* when the counters began */
 static int live_samples;
 
 int nvml_standin_samples(void) { return live_samples; }
@@ -106,17 +92,15 @@ static void unescape(char *to, size_t size, const char *from) {
 }
 
 #define KEY(name, kind) {#name, offsetof(gpu, name), kind}
-static const struct { const char *name; size_t at; enum { U32, U64, I32, REAL } kind; } KEYS[] = {
+static const struct { const char *name; size_t at; enum { U32, U64, REAL } kind; } KEYS[] = {
   KEY(memory_total, U64), KEY(memory_used, U64), KEY(memory_reserved, U64), KEY(power, U32), KEY(power_limit, U32),
-  KEY(reasons, U64), KEY(jpeg, U32), KEY(node, I32), KEY(link_gen, U32), KEY(link_width, U32), KEY(rx, U64), KEY(tx, U64),
-  KEY(rx_start, U64), KEY(capability, U32), KEY(counter_bits, U32), KEY(sm, REAL), KEY(tensor, REAL), KEY(dram, REAL),
-  KEY(sample_ms, U32), KEY(samples, U32)
+  KEY(reasons, U64), KEY(sm, REAL), KEY(tensor, REAL), KEY(dram, REAL), KEY(sample_ms, U32), KEY(samples, U32)
 };
 
 static void set(gpu *g, const char *key, const char *value) {
   if (!strcmp(key, "name")) { unescape(g->name, sizeof g->name, value); return; }
   if (!strcmp(key, "uuid")) { unescape(g->uuid, sizeof g->uuid, value); return; }
-  if (!strcmp(key, "ring")) { unescape(g->ring, sizeof g->ring, value), g->trace = RING; return; }
+  if (!strcmp(key, "ring")) { unescape(g->ring, sizeof g->ring, value), g->in_ring = 1; return; }
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
     if (strcmp(key, KEYS[i].name)) continue;
     void *at = (char *)g + KEYS[i].at;
@@ -136,8 +120,8 @@ static void add_gpu(int number, char **words) {
   snprintf(g->uuid, sizeof g->uuid, "GPU-00000000-0000-0000-0000-%012d", number);
   g->level = 100;
   g->memory_total = 1ull << 34, g->memory_used = 1ull << 30, g->memory_reserved = 1ull << 28;
-  g->power = 200000, g->power_limit = 700000, g->node = 0, g->link_gen = 4, g->link_width = 16, g->capability = 90;
-  g->counter_bits = 64, g->sample_ms = 166, g->samples = 120, g->sm = 80, g->tensor = 40, g->dram = 50;
+  g->power = 200000, g->power_limit = 700000;
+  g->sample_ms = 166, g->samples = 120, g->sm = 80, g->tensor = 40, g->dram = 50;
   for (; *words; words++) {
     char *value = strchr(*words, '=');
     if (value) *value = 0, set(g, *words, value + 1);
@@ -146,10 +130,9 @@ static void add_gpu(int number, char **words) {
 
 static void add_trace(gpu *g, char **words) {
   if (!words[0] || !words[1]) return;
-  g->trace = !strcmp(words[0], "ring") ? RING : !strcmp(words[0], "sawtooth") ? SAWTOOTH : STEADY;
-  if (g->trace == RING) unescape(g->ring, sizeof g->ring, words[1]);
-  else if (g->trace == STEADY) g->level = strtod(words[1], NULL);
-  else g->period_us = 1000 * strtod(words[1], NULL), g->on_us = words[2] ? 1000 * strtod(words[2], NULL) : 0;
+  g->in_ring = !strcmp(words[0], "ring");
+  if (g->in_ring) unescape(g->ring, sizeof g->ring, words[1]);
+  else g->level = strtod(words[1], NULL);
 }
 
 static void add_pids(gpu *g, const char *list) {
@@ -186,7 +169,6 @@ static void statement(char **words, int count) {
       else if (!strcmp(verb, "vanish")) g->lost = 1;
       else if (!strcmp(verb, "gpm")) g->gpm = count < 3 || strcmp(words[2], "off");
       else if (!strcmp(verb, "pids") && count > 2) add_pids(g, words[2]);
-      else if (!strcmp(verb, "mig") && count > 2) g->instances = atoi(words[2]) < INSTANCES ? atoi(words[2]) : INSTANCES;
       else fprintf(stderr, "nvml stand-in: what is '%s'?\n", verb);
     }
   }
@@ -245,17 +227,10 @@ static entry *read_ring(const gpu *g, size_t *count, uint32_t *period_us) {
   return sorted;
 }
 
-/* us of busy time since 1970, of a trace with a formula */
-static double busy_until(const gpu *g, double t) {
-  if (g->trace == STEADY || g->period_us <= 0) return t * g->level / 100;
-  double turns = (double)(uint64_t)(t / g->period_us), phase = t - turns * g->period_us;
-  return turns * g->on_us + (phase < g->on_us ? phase : g->on_us);
-}
-
 /* Mean percent between two times, in us */
 static double busy_between(const gpu *g, uint64_t from, uint64_t to) {
   if (to <= from) return 0;
-  if (g->trace != RING) return 100 * (busy_until(g, (double)to) - busy_until(g, (double)from)) / (double)(to - from);
+  if (!g->in_ring) return g->level;
   size_t count;
   uint32_t period = 0;
   double sum = 0, weight = 0;
@@ -285,10 +260,10 @@ static int ready(const char *function) {
 static int find(const char *function, const device *d, const gpu **g) {
   int code = ready(function);
   if (code) return code;
-  if (!d || (const char *)d < (const char *)devices || (const char *)d >= (const char *)devices + sizeof devices) return INVALID_ARGUMENT;
+  if (d < devices || d >= devices + GPUS) return INVALID_ARGUMENT;
   *g = &script.gpus[d->gpu];
   if ((*g)->lost) return GPU_IS_LOST;
-  if (!(*g)->there || d->instance >= (*g)->instances) return INVALID_ARGUMENT;
+  if (!(*g)->there) return INVALID_ARGUMENT;
   return refused(function, d->gpu);
 }
 
@@ -303,7 +278,7 @@ int nvmlInitWithFlags(unsigned flags) {
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
   if (!code && generation != script.generation) live_samples = 0; /* the old driver had them */
-  if (!code) started = 1, generation = script.generation, epoch_us = now_us();
+  if (!code) started = 1, generation = script.generation;
   return code;
 }
 
@@ -330,48 +305,20 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **found) {
   if (code) return code;
   if (index >= GPUS || !script.gpus[index].there) return INVALID_ARGUMENT;
   if (script.gpus[index].lost) return GPU_IS_LOST;
-  *found = &devices[index][0];
-  **found = (device){1, (int)index, -1};
+  *found = &devices[index];
+  (*found)->gpu = (int)index;
   return refused("nvmlDeviceGetHandleByIndex", (int)index);
 }
 
 int nvmlDeviceGetName(device *d, char *text, unsigned size) {
   FIND("nvmlDeviceGetName");
-  snprintf(text, size, d->instance < 0 ? "%s" : "%s MIG 1g.10gb", g->name);
+  snprintf(text, size, "%s", g->name);
   return OK;
 }
 
 int nvmlDeviceGetUUID(device *d, char *text, unsigned size) {
   FIND("nvmlDeviceGetUUID");
-  if (d->instance < 0) snprintf(text, size, "%s", g->uuid);
-  else snprintf(text, size, "MIG-%d-%s", d->instance, g->uuid);
-  return OK;
-}
-
-int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
-  FIND("nvmlDeviceGetMigMode");
-  *current = *pending = g->instances > 0;
-  return OK;
-}
-
-int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *count) {
-  FIND("nvmlDeviceGetMaxMigDeviceCount");
-  *count = 7;
-  return OK;
-}
-
-int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned index, device **found) {
-  FIND("nvmlDeviceGetMigDeviceHandleByIndex");
-  if (index >= INSTANCES || (int)index >= g->instances) return NOT_FOUND;
-  *found = &devices[d->gpu][index + 1];
-  **found = (device){1, d->gpu, (int)index};
-  return OK;
-}
-
-int nvmlDeviceGetGpuInstanceId(device *d, unsigned *id) {
-  FIND("nvmlDeviceGetGpuInstanceId");
-  if (d->instance < 0) return INVALID_ARGUMENT;
-  *id = 7 + (unsigned)d->instance;
+  snprintf(text, size, "%s", g->uuid);
   return OK;
 }
 
@@ -380,12 +327,12 @@ typedef struct { unsigned long long time_us; value v; } sample;
 
 int nvmlDeviceGetSamples(device *d, int kind, unsigned long long last, int *type, unsigned *count, sample *samples) {
   FIND("nvmlDeviceGetSamples");
-  if (g->instances || kind != 1) return NOT_SUPPORTED;
+  if (kind != 1) return NOT_SUPPORTED;
   unsigned room = *count, written = 0;
   *type = 1; /* NVML_VALUE_TYPE_UNSIGNED_INT */
   size_t entries = 0;
   uint32_t period = 0;
-  if (g->trace == RING) {
+  if (g->in_ring) {
     entry *ring = read_ring(g, &entries, &period);
     if (!samples) written = (unsigned)entries;
     for (size_t i = 0; samples && i < entries && written < room; i++)
@@ -406,7 +353,6 @@ int nvmlDeviceGetSamples(device *d, int kind, unsigned long long last, int *type
 
 int nvmlDeviceGetUtilizationRates(device *d, unsigned *rates) {
   FIND("nvmlDeviceGetUtilizationRates");
-  if (g->instances) return NOT_SUPPORTED;
   uint64_t now = now_us();
   rates[0] = (unsigned)(busy_between(g, now - 1000000, now) + 0.5);
   rates[1] = rates[0] / 2;
@@ -418,78 +364,36 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *memory) {
   FIND("nvmlDeviceGetMemoryInfo");
   if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
-  unsigned parts = d->instance < 0 ? 1 : 8;
-  memory->total = g->memory_total / parts, memory->reserved = g->memory_reserved / parts, memory->used = g->memory_used / parts;
+  memory->total = g->memory_total, memory->reserved = g->memory_reserved, memory->used = g->memory_used;
   memory->free = memory->total - memory->reserved - memory->used;
   return OK;
 }
 
-/* Functions that return one number. A MIG instance has none of these. */
+/* Functions that return one number. */
 #define NUMBER(function, type, expression) \
   int function(device *d, type *number) { \
     FIND(#function); \
-    if (d->instance >= 0) return NOT_SUPPORTED; \
     *number = (type)(expression); \
     return OK; \
   }
 NUMBER(nvmlDeviceGetPowerUsage, unsigned, g->power)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, g->power_limit)
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, g->reasons)
-NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, g->link_gen)
-NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, g->link_width)
-
-int nvmlDeviceGetJpgUtilization(device *d, unsigned *percent, unsigned *period_us) {
-  FIND("nvmlDeviceGetJpgUtilization");
-  if (g->instances) return NOT_SUPPORTED;
-  *percent = g->jpeg, *period_us = 1000000;
-  return OK;
-}
-
-int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
-  FIND("nvmlDeviceGetCudaComputeCapability");
-  *major = (int)g->capability / 10, *minor = (int)g->capability % 10;
-  return OK;
-}
-
-int nvmlDeviceGetMemoryAffinity(device *d, unsigned size, unsigned long *nodes, int scope) {
-  FIND("nvmlDeviceGetMemoryAffinity");
-  (void)scope;
-  if (g->node < 0 || !size) return NOT_SUPPORTED;
-  memset(nodes, 0, size * sizeof *nodes);
-  if ((unsigned)g->node < size * 64) nodes[g->node / 64] |= 1ul << g->node % 64;
-  return OK;
-}
-
-typedef struct { unsigned id, scope; long long time, latency; int type, code; value v; } field;
-
-int nvmlDeviceGetFieldValues(device *d, int count, field *fields) {
-  FIND("nvmlDeviceGetFieldValues");
-  if (d->instance >= 0) return NOT_SUPPORTED;
-  double seconds = (double)(now_us() - epoch_us) / 1e6;
-  for (int i = 0; i < count; i++) {
-    fields[i].code = fields[i].id == 197 || fields[i].id == 198 ? OK : NOT_SUPPORTED;
-    fields[i].type = g->counter_bits == 32 ? 1 : 3; /* unsigned int, unsigned long long */
-    uint64_t bytes = g->rx_start + (uint64_t)(seconds * (double)(fields[i].id == 198 ? g->rx : g->tx));
-    fields[i].v.ull = g->counter_bits < 64 ? bytes % (1ull << g->counter_bits) : bytes;
-  }
-  return OK;
-}
 
 typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute; } process;
 
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *processes) {
   FIND("nvmlDeviceGetComputeRunningProcesses");
-  unsigned found = d->instance > 0 ? 0 : (unsigned)g->pid_count, room = *count;
+  unsigned found = (unsigned)g->pid_count, room = *count;
   *count = found;
   if (found > room || (found && !processes)) return INSUFFICIENT_SIZE;
-  for (unsigned i = 0; i < found; i++)
-    processes[i] = (process){g->pids[i], 1ull << 20, g->instances ? 7 : ~0u, g->instances ? 0 : ~0u};
+  for (unsigned i = 0; i < found; i++) processes[i] = (process){g->pids[i], 1ull << 20, ~0u, ~0u};
   return OK;
 }
 
 /* ---- GPM ---- */
 
-typedef struct { int gpu, instance; uint64_t time_us; } gpm_sample;
+typedef struct { int gpu; uint64_t time_us; } gpm_sample;
 typedef struct { unsigned id; int code; double value; const char *short_name, *long_name, *unit; } metric;
 typedef struct { unsigned version, count; gpm_sample *first, *second; metric metrics[]; } metrics;
 
@@ -512,27 +416,18 @@ int nvmlGpmSampleFree(gpm_sample *s) {
   return OK;
 }
 
-static int take(const device *d, const gpu *g, int instance, gpm_sample *s) {
-  if (!g->gpm) return NOT_SUPPORTED;
-  *s = (gpm_sample){d->gpu, instance, now_us()};
-  return OK;
-}
-
 int nvmlGpmSampleGet(device *d, gpm_sample *s) {
   FIND("nvmlGpmSampleGet");
-  return d->instance >= 0 || g->instances ? NOT_SUPPORTED : take(d, g, -1, s);
-}
-
-int nvmlGpmMigSampleGet(device *d, unsigned instance, gpm_sample *s) {
-  FIND("nvmlGpmMigSampleGet");
-  return instance < 7 || (int)instance - 7 >= g->instances ? INVALID_ARGUMENT : take(d, g, (int)instance, s);
+  if (!g->gpm) return NOT_SUPPORTED;
+  *s = (gpm_sample){d->gpu, now_us()};
+  return OK;
 }
 
 int nvmlGpmMetricsGet(metrics *m) {
   int code = ready("nvmlGpmMetricsGet");
   if (code) return code;
   if (m->version != 1) return VERSION_MISMATCH;
-  if (m->first->gpu != m->second->gpu || m->first->instance != m->second->instance) return INVALID_ARGUMENT;
+  if (m->first->gpu != m->second->gpu) return INVALID_ARGUMENT;
   if (m->second->time_us < m->first->time_us + 100000) return INVALID_ARGUMENT;
   const gpu *g = &script.gpus[m->first->gpu];
   double busy = busy_between(g, m->first->time_us, m->second->time_us);
@@ -543,8 +438,6 @@ int nvmlGpmMetricsGet(metrics *m) {
     else if (one->id == 2) one->value = busy * g->sm / 100;
     else if (one->id == 5) one->value = busy * g->tensor / 100;
     else if (one->id == 10) one->value = busy * g->dram / 100;
-    else if (one->id == 20) one->value = (double)g->tx / (1 << 20);
-    else if (one->id == 21) one->value = (double)g->rx / (1 << 20);
     else one->code = NOT_SUPPORTED;
   }
   return OK;

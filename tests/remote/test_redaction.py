@@ -12,52 +12,39 @@ import pytest
 from object_store import ENVIRONMENT, Bucket, Fault, FaultProxy
 from obstore import exceptions
 
+from iofast import open_reader
 from iofast.errors import IofastError, OptionError, SourceError, StorageError
 from iofast.packing import pack
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
-from iofast.remote.urls import RemotePath, is_url, join, redacted
+from iofast.remote.urls import RemotePath
 from iofast.source import SourceOptions
 from iofast.source.scan import scan
 
 SECRET = "S3CR3TdeadBEEF"
 
 TEXTS = [
-    f"Generic MicrosoftAzure error: Error performing GET https://a.blob.core.windows.net/c/x?sv=1&sig={SECRET} - "
-    "Server returned non-2xx status code: 500 Internal Server Error: ",
-    f"Generic S3 error: Error performing GET https://b/x?X-Amz-Signature={SECRET}&X-Amz-Credential={SECRET} - "
-    "HTTP error: error sending request",
+    f"Error performing GET https://a.blob.core.windows.net/c/x?sv=1&sig={SECRET} - status code: 500 Internal Server: ",
+    f"Error performing GET https://b/x?X-Amz-Signature={SECRET}&X-Amz-Credential={SECRET} - error sending request",
     f"status code: 403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId>"
     f"<StringToSign>{SECRET}</StringToSign><SignatureProvided>{SECRET}</SignatureProvided></Error>",
-    f"status code: 400 Bad Request: <Error><Code>InvalidToken</Code><Token-0>{SECRET}</Token-0></Error>",
     f"status code: 401: <Error><Code>{SECRET}!</Code></Error>",
     f"Error performing token request: Authorization: Bearer {SECRET}",
     f'reqwest::Error {{ kind: Request, url: "https://user:{SECRET}@host/x", source: TimedOut }} kind: Timeout',
     f"{SECRET}\n{SECRET}",
-    f"AWS_SECRET_ACCESS_KEY={SECRET}",
 ]
-KINDS = [
-    exceptions.GenericError,
-    exceptions.PermissionDeniedError,
-    exceptions.UnauthenticatedError,
-    exceptions.PreconditionError,
-    exceptions.AlreadyExistsError,
-    exceptions.NotSupportedError,
-    exceptions.InvalidPathError,
-    FileNotFoundError,
-    ValueError,
-]
+KINDS = [getattr(exceptions, name) for name in dir(exceptions) if name.endswith("Error")]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_secret_of_an_error(kind: type[Exception], text: str) -> None:
-    failure, _ = failure_of(kind(text), "s3://bucket/x", "cannot be read", 300)
-    assert isinstance(failure, IofastError)
-    assert "s3://bucket/x" in str(failure)
-    assert SECRET not in str(failure)
-    assert SECRET not in repr(failure.__dict__)
+@pytest.mark.parametrize("kind", [*KINDS, FileNotFoundError, ValueError])
+def test_no_secret_of_an_error(kind: type[Exception]) -> None:
+    for text in TEXTS:
+        failure, _ = failure_of(kind(text), "s3://bucket/x", "cannot be read", 300)
+        assert isinstance(failure, IofastError)
+        assert "s3://bucket/x" in str(failure)
+        assert SECRET not in str(failure)
+        assert SECRET not in repr(failure.__dict__)
 
 
 @pytest.mark.parametrize(
@@ -65,21 +52,13 @@ def test_no_secret_of_an_error(kind: type[Exception], text: str) -> None:
     [
         ("status code: 503 Service Unavailable: <Code>SlowDown</Code>", "503 service unavailable, SlowDown", True),
         ("status code: 499 Odd", "499", False),
-        (
-            "status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>",
-            "403 forbidden, RequestTimeTooSkewed",
-            False,
-        ),
+        ("status code: 403: <Code>RequestTimeTooSkewed</Code>", "403 forbidden, RequestTimeTooSkewed", False),
         ("status code: 400: <Code>RequestTimeout</Code>", "400 bad request, RequestTimeout", True),
         ("kind: Timeout", "no answer in time", True),
         ('ConnectError("dns error"', "host name not found", True),
         ("InvalidContentType", "the secure connection failed", False),
         ("kind: Connect, error: InvalidCertificate(UnknownIssuer)", "the server's certificate is not trusted", False),
-        (
-            "Server returned error response: <Error><Code>InternalError</Code>",
-            "the request failed, InternalError",
-            True,
-        ),
+        ("error response: <Error><Code>InternalError</Code>", "the request failed, InternalError", True),
         ("http://169.254.169.254/x status code: 403", "no credentials were found", False),
         ("retries: 0, retry_timeout: 180s", "the request failed", True),
     ],
@@ -124,41 +103,48 @@ def test_urls(url: str, store: str, key: str) -> None:
     assert RemotePath.of(url) == (store, key)
 
 
+SIGNED = f"https://account.blob.core.windows.net/c/a.jpg?sv=2024&sig={SECRET}"
+
+
 @pytest.mark.parametrize(
     "url",
     [
         f"s3://AKIA:{SECRET}@bucket/photos",
         f"https://user:{SECRET}@host/a.jpg",
-        f"https://{SECRET}@host/a.jpg",
-        f"https://account.blob.core.windows.net/c/a.jpg?sv=2024&sig={SECRET}",
+        SIGNED,
         f"az://container/a.jpg?sig={SECRET}",
-        f"https://b.s3.amazonaws.com/a.jpg?X-Amz-Signature={SECRET}&X-Amz-Credential=AKIA",
         f"s3://bucket/a.jpg?x-amz-security-token={SECRET}",
         f"s3://bucket/a.jpg?AWSAccessKeyId={SECRET}",
         f"https://storage.googleapis.com/b/a.jpg?X-Goog-Signature={SECRET}",
-        f"https://host/a.jpg?token={SECRET}",
         f"https://host/a.jpg?anything={SECRET}",
         f"https://host/a.jpg#{SECRET}",
         f"ftp://user:{SECRET}@host/a.jpg",
     ],
 )
-@pytest.mark.parametrize("way", ["url", "source", "manifest", "manifest_mask"])
-def test_credentials_are_refused_and_not_repeated(tmp_path: Path, url: str, way: str) -> None:
+def test_credentials_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        RemotePath.of(url)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("way", ["source", "target", "manifest", "mask", "reader", "shards"])
+def test_credentials_are_refused_everywhere(tmp_path: Path, way: str) -> None:
     manifest, out = tmp_path / "list.csv", tmp_path / "out.lmdb"
-    manifest.write_text(f"path,mask\n{url},\n" if way == "manifest" else f"path,mask\nx.jpg,{url}\n")
+    manifest.write_text(f"path,mask\n{SIGNED},\n" if way == "manifest" else f"path,mask\nx.jpg,{SIGNED}\n")
     calls: dict[str, Callable[[], object]] = {
-        "url": lambda: RemotePath.of(url),
-        "source": lambda: pack(url, out),
+        "source": lambda: pack(SIGNED, out),
+        "target": lambda: pack(tmp_path, f"s3://a:{SECRET}@b/x.tar"),
         "manifest": lambda: pack(manifest, out),
-        "manifest_mask": lambda: scan(manifest, SourceOptions(mask_columns=("mask",))),
+        "mask": lambda: scan(manifest, SourceOptions(mask_columns=("mask",))),
+        "reader": lambda: open_reader(f"https://host/x.tar?sig={SECRET}"),
+        "shards": lambda: open_reader(f"s3://a:{SECRET}@b/x-[01].tar"),
     }
     with pytest.raises(OptionError) as caught:
         calls[way]()
-    assert SECRET not in str(caught.value)
-    assert caught.value.__context__ is None or SECRET not in str(caught.value.__context__)
-    if way.startswith("manifest"):
-        assert "list.csv, line 2" in str(caught.value)
-    assert not [path for path in tmp_path.iterdir() if path != manifest]
+    assert SECRET not in "".join(traceback.format_exception(caught.value, limit=0))
+    assert ("list.csv, line 2" in str(caught.value)) == (way in ("manifest", "mask"))
+    assert list(tmp_path.iterdir()) == [manifest]
 
 
 @pytest.mark.parametrize("url", ["s3:///key", "s3://bucket/../other", "abc://bucket/x"])
@@ -167,36 +153,11 @@ def test_what_is_no_url_of_an_object(url: str) -> None:
         RemotePath.of(url)
 
 
-def test_a_path_that_lost_a_slash(tmp_path: Path) -> None:
+def test_sources_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a Path loses one"):
         pack(Path("s3://bucket/photos"), tmp_path / "out.lmdb")
-
-
-def test_containers_are_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"s3://bucket/train\.tar is a container"):
         pack("s3://bucket/train.tar", tmp_path / "out.lmdb")
-
-
-@pytest.mark.parametrize(
-    ("root", "path", "joined"),
-    [
-        ("/data", "a/b.jpg", "/data/a/b.jpg"),
-        ("/data", "/x/b.jpg", "/x/b.jpg"),
-        ("/data", "s3://bucket/b.jpg", "s3://bucket/b.jpg"),
-        ("s3://bucket/data", "a/b.jpg", "s3://bucket/data/a/b.jpg"),
-        ("s3://bucket/data/", "/x/b.jpg", "/x/b.jpg"),
-    ],
-)
-def test_join(root: str, path: str, joined: str) -> None:
-    assert join(root, path) == joined
-
-
-def test_small_things() -> None:
-    assert is_url("s3://b/k")
-    assert not is_url("/a/b")
-    assert not is_url(b"c:/x")
-    assert redacted("https://u:p@h/a?sig=x#y") == "https://h/a?…"
-    assert str(RemotePath.of("s3://b/k/")) == "s3://b/k"
 
 
 @pytest.mark.parametrize(
@@ -205,13 +166,10 @@ def test_small_things() -> None:
         ("s3://bucket/x.lmdb", {}, "an LMDB file is not made in an object store: expected .tar, .tfrecord"),
         ("s3://bucket/x.tar", {"on": "ray"}, "on=ray needs a local target"),
         ("s3://bucket/x.zip", {}, "the suffix of 'x.zip' does not say what to make"),
-        ("s3://bucket/", {}, "the suffix of '' does not say"),
         ("https://host/x.tar", {}, "a web server takes no files"),
-        ("s3://user:secret@bucket/x.tar", {}, "credentials in a URL are refused"),
         ("ftp://host/x.tar", {}, "expected a URL of s3://"),
     ],
 )
 def test_refusals(tmp_path: Path, url: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words) as raised:
+    with pytest.raises(OptionError, match=words):
         pack(tmp_path, url, **options)
-    assert "secret" not in str(raised.value)

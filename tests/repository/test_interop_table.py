@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tools.environments import Missing
 from tools.interop import record_sets
 from tools.interop.__main__ import READERS, WRITERS, Peer, compare, pinned, table
 from tools.interop.environments import ENVIRONMENTS
@@ -38,37 +36,5 @@ def test_the_data_of_the_peers(tmp_path: Path) -> None:
     for name in ("train.tar", "train.tfrecord", "train.lmdb"):
         found = record_sets.read(tmp_path / "x" / name)
         assert compare(expected[name], found) == (f"all {record_sets.COUNT} records alike", False)
-        assert {name for seen in found for name in seen.others or ()} == {"json"}
-
-
-ONE, WITH_TEXT = record_sets.Seen("0", "a", 1), record_sets.Seen("0", "a", 1, {"txt": "c"})
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "differs"),
-    [
-        (ONE, ONE, False),
-        (ONE, ONE._replace(key=None), False),
-        (ONE, WITH_TEXT, False),
-        (ONE, ONE._replace(sha256="b"), True),
-        (ONE, ONE._replace(label=2), True),
-        (ONE, ONE._replace(key="1"), True),
-        (WITH_TEXT, ONE._replace(others={"txt": "d"}), True),
-        (WITH_TEXT, ONE._replace(others={}), True),
-    ],
-)
-def test_differences(one: record_sets.Seen, other: record_sets.Seen, differs: bool) -> None:
-    assert compare([one], [other])[1] is differs
-    assert compare([one], [])[1]
-
-
-def test_headers_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = replace(ENVIRONMENTS["ffcv"], folder=tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Missing, match=r"pkg-config is not there; as root: apt-get install .*opencv-dev"):
-        own.python()
-    (tmp_path / "pkg-config").write_text('#!/bin/sh\n[ "$2" = libturbojpeg ]\n')
-    (tmp_path / "pkg-config").chmod(0o755)
-    with pytest.raises(Missing, match=r"^opencv4, a C\+\+ compiler are not there; as root"):
-        own.python()
-    assert list(tmp_path.iterdir()) == [tmp_path / "pkg-config"]
+        assert compare(expected[name], [*found[:-1], found[-1]._replace(label=77)])[1]
+        assert compare(expected[name], found[:-1])[1]

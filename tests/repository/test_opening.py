@@ -14,7 +14,6 @@ from kernel_images import exif, save
 from PIL import Image
 
 from iofast import FastDataset, open_reader, open_writer, pack
-from iofast.containers.container_suffixes import LISTS
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import (
     ContainerError,
@@ -84,26 +83,19 @@ def test_raw_pixels_have_their_size_in_json(tmp_path: Path) -> None:
         ({"__iofast__": b""}, ContainerError, "field name"),
         ({"pkl": b""}, ContainerError, "pickled"),
         ({"mask.pth": b""}, ContainerError, "pickled"),
-        ({"x.pickle": b""}, ContainerError, "pickled"),
-        ({"pyd": b""}, ContainerError, "pickled"),
         ({"x": None}, ContainerError, "field x must be .* found NoneType"),
-        ({"x": {1, 2}}, ContainerError, "found set"),
         ({"x": float("nan")}, ContainerError, "field x: "),
         ({"x": {"y": object()}}, ContainerError, "field x: "),
         ({"cls": "cat"}, ContainerError, "class index in decimal, found b'cat'"),
-        ({"cls": -1}, ContainerError, "class index"),
         ({"cls": "01"}, ContainerError, "class index"),
-        ({"cls": b""}, ContainerError, "class index"),
         ({"cls": 10**12}, ContainerError, "class index"),
         ({"cls": 2}, ContainerError, "cls is 2, but there are 2 classes"),
         ({"jpg": b"no image"}, DecodeError, "image"),
         ({"jpg": image("PNG")}, ContainerError, "field jpg has a png image"),
-        ({"png": image("WEBP")}, ContainerError, "field png has a webp image"),
         ({"rgb": bytes(45)}, ContainerError, "needs integers width and height"),
         ({"rgb": bytes(45), "json": {"width": 5, "height": 4}}, ContainerError, "has 45 bytes, 5×4 needs 60"),
         ({"rgb": b"", "json": {"width": -5, "height": 0}}, ContainerError, "needs"),
         ({"rgb": bytes(45), "json": {"width": "5", "height": 3}}, ContainerError, "needs integers"),
-        ({"rgb": bytes(45), "json": b"{"}, ContainerError, "needs integers"),
     ],
 )
 def test_a_refused_record_leaves_the_rest(
@@ -117,17 +109,12 @@ def test_a_refused_record_leaves_the_rest(
     assert [record.fields["cls"] for record in open_reader(tmp_path / "out.lmdb")] == [b"0", b"1"]
 
 
-def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
-    for error in (RuntimeError, KeyboardInterrupt):
-        with pytest.raises(error), open_writer(tmp_path / "out.lmdb") as writer:  # noqa: PT012
-            writer.write({"txt": "x"})
-            assert os.listdir(tmp_path) == ["out.lmdb.partial"]
-            raise error
-        assert os.listdir(tmp_path) == []
-        assert writer.manifest is None
-
-
-def test_an_exception_while_overwriting_leaves_the_old(tmp_path: Path) -> None:
+def test_an_exception_leaves_what_was_there(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), open_writer(tmp_path / "out.lmdb") as writer:  # noqa: PT012
+        writer.write({"txt": "x"})
+        assert os.listdir(tmp_path) == ["out.lmdb.partial"]
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
     write_one(tmp_path / "out.lmdb", {"txt": "old"})
     with pytest.raises(RuntimeError), open_writer(tmp_path / "out.lmdb", overwrite=True) as writer:  # noqa: PT012
         writer.write({"txt": "new"})
@@ -138,11 +125,8 @@ def test_an_exception_while_overwriting_leaves_the_old(tmp_path: Path) -> None:
 
 
 def test_a_finish_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ContainerError, match="JSON"),
-        open_writer(tmp_path / "o.lmdb", recipe={"x": object()}) as writer,
-    ):
-        writer.write({"txt": "x"})
+    with pytest.raises(ContainerError, match="JSON"):
+        write_one(tmp_path / "o.lmdb", {"txt": "x"}, recipe={"x": object()})
     assert os.listdir(tmp_path) == []
 
 
@@ -183,29 +167,7 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
 def test_what_is_opened_by_its_bytes_and_not_its_name(tmp_path: Path) -> None:
     write_one(tmp_path / "out.lmdb", {"txt": "x"})
     (tmp_path / "out.lmdb").rename(tmp_path / "renamed.tar")
-    assert isinstance(open_reader(tmp_path / "renamed.tar"), LmdbReader)
     assert isinstance(open_reader(str(tmp_path / "renamed.tar")), LmdbReader)
-
-
-def test_a_plain_folder_and_a_list_of_files(tmp_path: Path) -> None:
-    for name in ("cat", "dog"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        (tmp_path / "images" / name / "1.jpg").write_bytes(image())
-    (tmp_path / "list.csv").write_text("path,label\nimages/dog/1.jpg,5\n")
-    with open_reader(tmp_path / "images") as reader:
-        assert reader.manifest.classes == ("cat", "dog")
-        assert bytes(reader.view(1)) == image()
-    with open_reader(tmp_path / "list.csv") as reader:
-        assert bytes(reader.view(0)) == image()
-
-
-def test_the_lists_are_those_that_the_source_reads() -> None:
-    from iofast.source.table import SUFFIXES
-
-    assert set(LISTS) == set(SUFFIXES)
-
-
-def nothing(path: Path) -> None: ...
 
 
 def partial(path: Path) -> None:
@@ -226,11 +188,9 @@ def lmdb_folder(path: Path) -> None:
     [
         (os.mkfifo, "x.lmdb", SourceError, "is neither a file nor a folder"),
         (os.mkfifo, "x.tar", SourceError, "is neither a file nor a folder"),
-        (nothing, "x.lmdb", SourceError, "does not exist"),
         (partial, "x.lmdb", UnfinishedError, "was not finished: run the same command again"),
         (Path.touch, "x.lmdb", ContainerError, "is not a container"),
         (text, "x.lmdb", ContainerError, "is not a container"),
-        (nothing, "x.tar", SourceError, "does not exist"),
         (partial, "x.tar", UnfinishedError, "was not finished: run the same command again"),
         (text, "x.tar", ContainerError, "is no tar file"),
         (partial, "x.tfrecord", UnfinishedError, "was not finished: run the same command again"),
@@ -251,8 +211,8 @@ def test_what_cannot_be_opened(
 @pytest.mark.parametrize(
     "name",
     [
-        *("a.csv", "a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.lmdb", "a.tar", "a.tfrecord", "a-00000-of-00001"),
-        *("mdb/data.mdb", "hub/train.parquet", "saved/state.json", "own.tar.manifest", "own-000000.tar", "flat/1.jpg"),
+        *("a.csv", "a.parquet", "a.arrow", "a.lmdb", "a.tar", "a.tfrecord", "mdb/data.mdb", "saved/state.json"),
+        *("own.tar.manifest", "own-000000.tar", "flat/1.jpg"),
     ],
 )
 def test_a_git_lfs_pointer_is_called_one(tmp_path: Path, name: str) -> None:

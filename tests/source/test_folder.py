@@ -22,7 +22,6 @@ from iofast.record import image_field
 from iofast.source import folder as folder_module
 from iofast.source import folder_index as index_module
 from iofast.source.folder import MAX_DESCRIPTORS, FolderReader
-from iofast.source.listing import SourceOptions
 
 
 def open_descriptors() -> int:
@@ -193,8 +192,6 @@ def test_the_second_opening_finds_the_index(root: Path, builds: list[object], ca
         assert np.array_equal(one, other)  # type: ignore[arg-type]
     assert len(list(cache.glob("*.index"))) == 1
     assert not list(cache.glob("*.tmp"))
-    FolderReader(root, SourceOptions(class_order="natural"))
-    assert len(builds) == 2
 
 
 def test_files_added_and_removed_are_noticed(root: Path) -> None:

@@ -1,11 +1,13 @@
-"""Run functions in threads at the same time, or in a forked process."""
+"""Run functions in threads at the same time, or in a forked process; wait for what another thread does."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -35,3 +37,15 @@ def in_child(function: Callable[[], bool]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
         alarm.cancel()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether `condition` becomes true within `seconds`; it is checked often, so success takes little time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        if gc.isenabled():
+            gc.collect()
+        time.sleep(0.002)
+    return True

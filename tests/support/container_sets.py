@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernel_images import exif, save
 from PIL import Image
 
 from iofast.opening import is_container, open_reader
@@ -29,11 +29,7 @@ def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (48, 40), o
     rng = np.random.default_rng(number)
     coarse = rng.integers(0, 256, (5, 6, 3), np.uint8)
     image = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
-    out = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    image.save(out, kind, **({"exif": exif} if orientation != 1 else {}))
-    return out.getvalue()
+    return save(image, kind, **({"exif": exif(orientation)} if orientation != 1 else {}))
 
 
 def mask(number: int, size: tuple[int, int] = (48, 40)) -> bytes:
@@ -42,9 +38,7 @@ def mask(number: int, size: tuple[int, int] = (48, 40)) -> bytes:
     array[5:20, 8:30] = 1 + number % 2
     image = Image.fromarray(array, "P")
     image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
-    out = io.BytesIO()
-    image.save(out, "png")
-    return out.getvalue()
+    return save(image, "png")
 
 
 def fields_of(number: int) -> dict[str, bytes]:

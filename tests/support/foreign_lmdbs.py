@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import lmdb
 import numpy as np
+from kernel_images import save
 from numpy.typing import NDArray
 from PIL import Image
 
 
 def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (24, 16)) -> bytes:
     """A small image file whose pixels depend on its number."""
-    out = io.BytesIO()
-    Image.fromarray(pixels(number, size)).save(out, kind)
-    return out.getvalue()
+    return save(Image.fromarray(pixels(number, size)), kind)
 
 
 def pixels(number: int, size: tuple[int, int] = (24, 16)) -> NDArray[np.uint8]:

@@ -37,7 +37,7 @@ class Parts:
 
     def join(self) -> bytes:
         header = b"".join(bytes((0xFF, m)) + (len(body) + 2).to_bytes(2, "big") + body for m, body in self.header)
-        scan = b"".join(a + b for pair in zip(self.scan, self.ends, strict=True) for a, b in [pair])
+        scan = b"".join(a + b for a, b in zip(self.scan, self.ends, strict=True))
         return b"\xff\xd8" + header + scan + self.tail
 
     def number(self) -> None:
@@ -86,25 +86,13 @@ def random_codes(parts: Parts, rng: Rng) -> Touched:
     return {i}
 
 
-def shorten(parts: Parts, rng: Rng) -> Touched:
-    i = _any(rng, parts)
-    parts.scan[i] = stuffed(parts.scan[i].replace(b"\xff\0", b"\xff")[: rng.integers(0, len(parts.scan[i]) + 1)])
-    return {i}
-
-
-def drop_bytes(parts: Parts, rng: Rng) -> Touched:
+def other_bytes(parts: Parts, rng: Rng) -> Touched:
+    """Some bytes lost, up to all that follow, or some more."""
     i = _any(rng, parts)
     plain = parts.scan[i].replace(b"\xff\0", b"\xff")
-    at, n = rng.integers(0, len(plain) + 1), rng.integers(1, 9)
-    parts.scan[i] = stuffed(plain[:at] + plain[at + n :])
-    return {i}
-
-
-def insert_bytes(parts: Parts, rng: Rng) -> Touched:
-    i = _any(rng, parts)
-    plain = parts.scan[i].replace(b"\xff\0", b"\xff")
-    at = rng.integers(0, len(plain) + 1)
-    parts.scan[i] = stuffed(plain[:at] + rng.bytes(rng.integers(1, 9)) + plain[at:])
+    at, lost = rng.integers(0, len(plain) + 1), rng.choice((0, rng.integers(1, 9), len(plain)))
+    more = b"" if lost else rng.bytes(rng.integers(1, 9))
+    parts.scan[i] = stuffed(plain[:at] + more + plain[at + lost :])
     return {i}
 
 
@@ -157,13 +145,8 @@ def delete(parts: Parts, rng: Rng) -> Touched:
     return set(range(i, i + 100_000))
 
 
-def renumber(parts: Parts, rng: Rng) -> Touched:
-    parts.ends[_any(rng, parts)] = bytes((0xFF, 0xD0 + int(rng.integers(8))))
-    return set()
-
-
 def other_marker(parts: Parts, rng: Rng) -> Touched:
-    parts.ends[_any(rng, parts)] = bytes((0xFF, int(rng.integers(1, 256))))
+    parts.ends[_any(rng, parts)] = bytes((0xFF, int(rng.choice((0xD0 + rng.integers(8), rng.integers(1, 256))))))
     return set()
 
 
@@ -193,19 +176,22 @@ def bytes_behind(parts: Parts, rng: Rng) -> Touched:
 
 
 def other_interval(parts: Parts, rng: Rng) -> Touched:
-    def change(body: bytearray) -> None:
-        body[:] = int(rng.choice((0, 1, 2, 3, 5, 8, 255, 65_535))).to_bytes(2, "big")
-
     if rng.random() < 0.3:
         parts.header.insert(int(rng.integers(len(parts.header))), (DRI, b"\0\4"))
+    interval = int(rng.choice((0, 1, 2, 3, 5, 8, 255, 65_535)))
+
+    def change(body: bytearray) -> None:
+        body[:] = interval.to_bytes(2, "big")
+
     parts.edit(DRI, change, rng)
     return _from(parts, 0)
 
 
 def other_size(parts: Parts, rng: Rng) -> Touched:
+    at, size = int(rng.choice((1, 3))), int(rng.choice((0, 1, 5, 8, 17, 64, 255, 300, 3000, 65_500, 65_501, 65_535)))
+
     def change(body: bytearray) -> None:
-        at, sizes = int(rng.choice((1, 3))), (0, 1, 5, 8, 17, 64, 255, 300, 3000, 65_500, 65_501, 65_535)
-        body[at : at + 2] = int(rng.choice(sizes)).to_bytes(2, "big")
+        body[at : at + 2] = size.to_bytes(2, "big")
 
     parts.edit(SOF, change, rng)
     return _from(parts, 0)
@@ -216,9 +202,8 @@ def other_header(parts: Parts, rng: Rng) -> Touched:
 
     def change(body: bytearray) -> None:
         if body:
-            body[rng.integers(len(body))] = int(
-                rng.choice((0, 1, 2, 3, 0x11, 0x12, 0x21, 0x22, 0x41, 0xFF, rng.integers(256)))
-            )
+            values = (0, 1, 2, 3, 0x11, 0x12, 0x21, 0x22, 0x41, 0xFF, rng.integers(256))
+            body[rng.integers(len(body))] = int(rng.choice(values))
 
     parts.edit(int(rng.choice((DQT, SOF, SOF, SOS, SOS, 0xE0))), change, rng)
     return _from(parts, 0)
@@ -233,9 +218,8 @@ def shuffle_header(parts: Parts, rng: Rng) -> Touched:
     if kind in (1, 2):
         parts.header.insert(int(rng.integers(len(parts.header) + 1)), (marker, body))
     elif kind == 3:
-        parts.header.insert(
-            i, (int(rng.choice((0xC1, 0xC2, 0xC8, 0xCC, 0xDC, 0xE0, 0xEE, 0xFE, rng.integers(1, 256)))), body)
-        )
+        others = (0xC1, 0xC2, 0xC8, 0xCC, 0xDC, 0xE0, 0xEE, 0xFE, rng.integers(1, 256))
+        parts.header.insert(i, (int(rng.choice(others)), body))
     return _from(parts, 0)
 
 
@@ -243,12 +227,10 @@ def other_codes(parts: Parts, rng: Rng) -> Touched:
     """A Huffman table with other lengths and symbols, valid or not, with illegal categories too."""
 
     def change(body: bytearray) -> None:
-        kind = rng.integers(4)
-        if kind == 0:
+        kind = rng.integers(3)
+        if kind == 0:  # one length or symbol for another
             body[rng.integers(len(body))] = rng.integers(256)
-        elif kind == 1:  # one symbol for another
-            body[-1 - rng.integers(max(1, len(body) - 17))] = int(rng.integers(256))
-        elif kind == 2:  # the same number of codes in other lengths
+        elif kind == 1:  # the same number of codes in other lengths
             a, b = (int(v) for v in rng.integers(1, 17, 2))
             n = min(body[a], 255 - body[b])
             body[a], body[b] = body[a] - n, body[b] + n
@@ -261,9 +243,8 @@ def other_codes(parts: Parts, rng: Rng) -> Touched:
 
 
 SCAN = (
-    *(flip_bits, flip_bits, flip_bits, random_codes, random_codes, shorten, drop_bytes, insert_bytes, unstuff, swap),
-    *(duplicate, delete, renumber, other_marker, lose_marker, cut, lose_end),
-    *(bytes_behind, garbage_before_marker, fill_bytes),
+    *(flip_bits, flip_bits, flip_bits, random_codes, random_codes, other_bytes, other_bytes, unstuff, swap, duplicate),
+    *(delete, other_marker, lose_marker, cut, lose_end, bytes_behind, garbage_before_marker, fill_bytes),
 )
 HEADER = (other_interval, other_size, other_header, shuffle_header, other_codes, other_codes)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import hashlib
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from io import BytesIO
 from itertools import islice
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from at_once import eventually as eventually
 from kernel_images import exif, jpeg, photo
 from PIL import Image, ImageOps
 from region_images import OWN, encode, texture
@@ -125,18 +124,6 @@ def resident() -> int:
     """
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) >> 10
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether `condition` becomes true within `seconds`; it is checked often, so success takes little time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        if gc.isenabled():
-            gc.collect()
-        time.sleep(0.002)
-    return True
 
 
 def labels_of(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +126,7 @@ def simulate(
                 main=Looks(len(states), doing),
                 processes=(MAIN, worker(1), worker(2)) if processes is None else processes,
                 threads=threads,
-                idle=_idle(second, spans, starts),
+                idle=_idle(second, spans),
                 stacks=stacks(_shares(frames), len(frames)) if frames else None,
             )
         )
@@ -137,21 +138,12 @@ def _times(second: int, count: int, rng: random.Random) -> list[float]:
 
 
 def _at(starts: Sequence[float], at: float) -> int:
-    low, high = 0, len(starts)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if starts[middle] <= at else (low, middle)
-    return low
+    return max(0, bisect.bisect_right(starts, at) - 1)
 
 
-def _idle(second: int, spans: Any, starts: Sequence[float]) -> float:
+def _idle(second: int, spans: Sequence[Any]) -> float:
     """Share of a second in which the device is idle."""
-    at, idle = _at(starts, second), 0.0
-    while at < len(spans) and spans[at][0] < second + 1:
-        if not spans[at][4]:
-            idle += max(0.0, min(spans[at][1], second + 1) - max(spans[at][0], second))
-        at += 1
-    return min(1.0, idle)
+    return min(1.0, sum(max(0.0, min(b, second + 1) - max(a, second)) for a, b, *_, busy in spans if not busy))
 
 
 def _shares(seen: Sequence[Any]) -> dict[Any, float]:

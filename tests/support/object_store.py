@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,9 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+REFUSED = Fault(status=403, body=b"<Error><Code>AccessDenied</Code></Error>")
+
+
 @dataclass(frozen=True)
 class Request:
     method: str
@@ -118,126 +122,126 @@ class Request:
 Plan = Callable[[Request], Fault | None]
 
 
-class FaultProxy:
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Keeps connections open, and prints nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, *_: object) -> None: ...
+
+    def begin(self) -> str:
+        """Serve in a thread of this process; the URL."""
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class FaultProxy(Server):
     """A server that passes requests on to `target`, with the faults of `plan`."""
 
     def __init__(self, target: str) -> None:
         self.plan: Plan = lambda _: None
         self.requests: list[Request] = []
-        self.most = self._present = 0  # requests at one time
-        self._counts: dict[tuple[str, str], int] = {}
-        self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
-        self._target = urllib.parse.urlsplit(target).netloc
-        proxy = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None: ...
-
-            def setup(self) -> None:
-                super().setup()
-                proxy._connections.add(self.connection)
-
-            def finish(self) -> None:
-                proxy._connections.discard(self.connection)
-                super().finish()
-
-            def do_GET(self) -> None:
-                proxy._answer(self)
-
-            do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the server's names
-
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: object) -> None: ...
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.most = self.present = 0  # requests at one time
+        self.counts = Counter[tuple[str, str]]()
+        self.lock, self.connections = threading.Lock(), set[socket.socket]()
+        self.target = urllib.parse.urlsplit(target).netloc
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.url = self.begin()
 
     def close(self) -> None:
         """Stop, and end the connections that clients keep open: each has a thread, which would outlive the test."""
-        self._server.shutdown()
-        self._server.server_close()
-        for connection in tuple(self._connections):
+        self.shutdown()
+        self.server_close()
+        for connection in tuple(self.connections):
             with contextlib.suppress(OSError):  # it ends by itself just now
                 connection.shutdown(socket.SHUT_RDWR)
 
     def count(self, method: str, part: str = "") -> int:
         return sum(each.method == method and part in each.path for each in self.requests)
 
-    def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        headers = {name.lower(): value for name, value in handler.headers.items()}
-        body = handler.rfile.read(int(headers.get("content-length", 0)))
-        with self._lock:
-            number = self._counts.get((handler.command, handler.path), 0)
-            self._counts[handler.command, handler.path] = number + 1
-            request = Request(handler.command, handler.path, headers, number)
-            self.requests.append(request)
-            self._present += 1
-            self.most = max(self.most, self._present)
-        try:
-            self._pass_on(handler, request, body)
-        finally:
-            with self._lock:
-                self._present -= 1
 
-    def _pass_on(self, handler: http.server.BaseHTTPRequestHandler, request: Request, body: bytes) -> None:
-        fault = self.plan(request) or Fault()
+class _Passing(Handler):
+    server: FaultProxy
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
+    def do_GET(self) -> None:
+        own, headers = self.server, {name.lower(): value for name, value in self.headers.items()}
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        with own.lock:
+            request = Request(self.command, self.path, headers, own.counts[self.command, self.path])
+            own.counts[self.command, self.path] += 1
+            own.requests.append(request)
+            own.present += 1
+            own.most = max(own.most, own.present)
+        try:
+            self._answer(request, own.plan(request) or Fault(), body)
+        finally:
+            with own.lock:
+                own.present -= 1
+
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the server's names
+
+    def _answer(self, request: Request, fault: Fault, body: bytes) -> None:
         if fault.stall is None:
             time.sleep(fault.delay)
         if fault.reset:
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            handler.close_connection = True
-            handler.connection.close()
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
         elif fault.status:
-            self._send(handler, fault, fault.status, {"Content-Length": str(len(fault.body))}, fault.body)
+            self._send(fault, fault.status, {"Content-Length": str(len(fault.body))}, fault.body)
         else:
-            asked = {**request.headers, "connection": "close"}
-            if fault.whole:
-                asked.pop("range", None)
-            with contextlib.closing(http.client.HTTPConnection(self._target, timeout=60)) as upstream:
-                upstream.request(handler.command, handler.path, body, asked)
-                answer = upstream.getresponse()
-                data = bytearray(answer.read())
-            for place in fault.flips if data else ():
-                data[place % len(data)] ^= 1 << place % 8
-            kept = {name: value for name, value in answer.getheaders() if name.lower() not in _OF_CONNECTIONS}
-            if handler.command != "HEAD" and answer.status not in (204, 304):
-                kept = {name: value for name, value in kept.items() if name.lower() != "content-length"}
-                kept["Content-Length"] = str(len(data))
-            self._send(handler, fault, answer.status, kept, data)
+            self._send(fault, *self._passed_on(request, fault, body))
 
-    def _send(
-        self,
-        handler: http.server.BaseHTTPRequestHandler,
-        fault: Fault,
-        status: int,
-        headers: dict[str, str],
-        data: bytes | bytearray,
-    ) -> None:
-        handler.send_response_only(status)
-        replaced = {name.lower() for name in fault.headers}
-        for name, value in headers.items():
-            if name.lower() not in replaced:
-                handler.send_header(name, value)
-        for name, value in fault.headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        if handler.command == "HEAD":
+    def _passed_on(self, request: Request, fault: Fault, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the target's answer, damaged."""
+        asked = {**request.headers, "connection": "close"}
+        if fault.whole:
+            asked.pop("range", None)
+        with contextlib.closing(http.client.HTTPConnection(self.server.target, timeout=60)) as upstream:
+            upstream.request(self.command, self.path, body, asked)
+            answer = upstream.getresponse()
+            data = bytearray(answer.read())
+        for place in fault.flips if data else ():
+            data[place % len(data)] ^= 1 << place % 8
+        kept = {name.title(): value for name, value in answer.getheaders() if name.lower() not in _OF_CONNECTIONS}
+        if self.command != "HEAD" and answer.status not in (204, 304):
+            kept["Content-Length"] = str(len(data))
+        return answer.status, kept, bytes(data)
+
+    def _send(self, fault: Fault, status: int, headers: dict[str, str], data: bytes) -> None:
+        self.head(status, headers | {name.title(): value for name, value in fault.headers.items()})
+        if self.command == "HEAD":
             return
-        if fault.cut is None and fault.stall is None:
-            handler.wfile.write(data)
+        ends = fault.cut if fault.stall is None else fault.stall
+        self.wfile.write(data[:ends])
+        if ends is None:
             return
-        handler.wfile.write(data[: fault.cut if fault.cut is not None else fault.stall])
-        handler.wfile.flush()
+        self.wfile.flush()
         if fault.stall is not None:
             time.sleep(fault.delay)
-        handler.close_connection = True
-        handler.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 _OF_CONNECTIONS = ("connection", "transfer-encoding", "keep-alive", "server", "date")

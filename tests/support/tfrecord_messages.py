@@ -7,43 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from iofast.containers.tfrecord import foot, head
 
 Features = dict[str, Any]
 
 
-def _example_class() -> Any:
-    """The message class, from a description of tensorflow/core/example/{example,feature}.proto."""
-    file = descriptor_pb2.FileDescriptorProto(name="iofast_test_example.proto", package="iofast_test", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    repeated, optional = kinds.LABEL_REPEATED, kinds.LABEL_OPTIONAL
-    lists = (("BytesList", kinds.TYPE_BYTES), ("FloatList", kinds.TYPE_FLOAT), ("Int64List", kinds.TYPE_INT64))
-    for name, kind in lists:
-        file.message_type.add(name=name).field.add(name="value", number=1, type=kind, label=repeated)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (field, (name, _)) in enumerate(zip(("bytes_list", "float_list", "int64_list"), lists, strict=True), 1):
-        feature.field.add(
-            name=field, number=number, type=kinds.TYPE_MESSAGE, type_name=f".iofast_test.{name}", label=optional
-        ).oneof_index = 0
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=optional)
-    own = {"type": kinds.TYPE_MESSAGE, "label": optional}
-    entry.field.add(name="value", number=2, type_name=".iofast_test.Feature", **own)
-    name = ".iofast_test.Features.FeatureEntry"
-    features.field.add(name="feature", number=1, type=kinds.TYPE_MESSAGE, type_name=name, label=repeated)
-    example = file.message_type.add(name="Example")
-    example.field.add(name="features", number=1, type_name=".iofast_test.Features", **own)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("iofast_test.Example"))
-
-
-Example = _example_class()
+# tensorflow/core/example/{example,feature}.proto
+_FILE = """
+name: "iofast_test_example.proto" package: "iofast_test" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING } field { name: "value" number: 2 type_name: "Feature" } }
+  field { name: "feature" number: 1 type_name: "FeatureEntry" label: LABEL_REPEATED } }
+message_type { name: "Example" field { name: "features" number: 1 type_name: "Features" } }
+"""
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(text_format.Parse(_FILE, descriptor_pb2.FileDescriptorProto()))
+Example = message_factory.GetMessageClass(_pool.FindMessageTypeByName("iofast_test.Example"))
 
 
 def values(example: Any) -> dict[str, tuple[str, list[Any]]]:

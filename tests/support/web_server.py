@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
-import http.server
 import ipaddress
 import json
 import os
@@ -25,7 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from object_store import free_port, served
+from object_store import Handler, free_port, served
+from object_store import Server as Quiet
 
 _PIECE = 64 << 10
 
@@ -39,89 +39,65 @@ class Sent(NamedTuple):
     stop: int
 
 
-class _Bucket:
-    """Tells when bytes may be sent: together at most `rate` a second."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate, self._lock, self._free = rate, threading.Lock(), time.monotonic()
-
-    def wait(self, size: int) -> None:
-        if not self._rate:
-            return
-        with self._lock:
-            now = time.monotonic()
-            # a sleep may take too long: up to 5 ms are made up for
-            self._free = max(self._free, now - 0.005) + size / self._rate
-            pause = self._free - now
-        if pause > 0:
-            time.sleep(pause)
-
-
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
+class Server(Quiet):
     def __init__(self, folder: Path, place: tuple[str, int], latency: float, rate: float, pem: str = "") -> None:
-        self.folder, self.latency, self.bucket = folder, latency, _Bucket(rate)
-        self.counts, self._lock = {"HEAD": 0, "GET": 0, "bytes": 0}, threading.Lock()
-        self.sent: list[Sent] = []
-        super().__init__(place, _Handler)
+        self.folder, self.latency, self.rate = folder, latency, rate
+        self.counts, self.sent = {"HEAD": 0, "GET": 0, "bytes": 0}, list[Sent]()
+        self._lock, self._free = threading.Lock(), time.monotonic()
+        super().__init__(place, _Files)
         if pem:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pem)
             # the handshake waits for the client, so the thread of the connection has it
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
-    def handle_error(self, *_: object) -> None: ...
-
     def count(self, name: str, number: int) -> None:
         with self._lock:
             self.counts[name] += number
 
+    def wait(self, size: int) -> None:
+        """Wait until so many bytes may be sent: all answers together send at most `rate` a second."""
+        if not self.rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            # a sleep may take too long: up to 5 ms are made up for
+            self._free = max(self._free, now - 0.005) + size / self.rate
+            pause = self._free - now
+        if pause > 0:
+            time.sleep(pause)
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+
+class _Files(Handler):
     server: Server
 
-    def log_message(self, *_: object) -> None: ...
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         found = {"/-/counts": self.server.counts, "/-/sent": self.server.sent}.get(self.path)
         if found is not None:
             text = json.dumps(found).encode()
-            self._head(200, {"Content-Length": str(len(text))})
+            self.head(200, {"Content-Length": str(len(text))})
             self.wfile.write(text)
             return
-        self._answer()
-
-    def _head(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response_only(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def _answer(self) -> None:
         time.sleep(self.server.latency)
         self.server.count(self.command, 1)
         path = self.server.folder / urllib.parse.unquote(self.path).lstrip("/")
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError:
-            self._head(404, {"Content-Length": "0"})
+            self.head(404, {"Content-Length": "0"})
             return
         try:
-            self._send(fd)
+            self._answer(fd)
         finally:
             os.close(fd)
 
-    def _send(self, fd: int) -> None:
+    do_GET = do_HEAD = answer  # noqa: N815 - the server's names
+
+    def _answer(self, fd: int) -> None:
         status = os.fstat(fd)
         etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
         if self.headers.get("If-Match", etag) != etag:
-            self._head(412, {"Content-Length": "0"})
+            self.head(412, {"Content-Length": "0"})
             return
         start, stop = 0, status.st_size
         headers = {"ETag": etag, "Last-Modified": email.utils.formatdate(status.st_mtime, usegmt=True)}
@@ -130,17 +106,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             start, stop = int(found[1]), min(stop, int(found[2]) + 1 if found[2] else stop)
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{status.st_size}"
         if start >= stop:
-            self._head(416, {"Content-Length": "0"})
+            self.head(416, {"Content-Length": "0"})
             return
-        self._head(206 if found else 200, {**headers, "Content-Length": str(stop - start)})
-        if self.command == "HEAD":
-            return
-        self.wfile.flush()
+        self.head(206 if found else 200, {**headers, "Content-Length": str(stop - start)})
+        if self.command == "GET":
+            self.wfile.flush()
+            self._send(fd, start, stop)
+
+    def _send(self, fd: int, start: int, stop: int) -> None:
         place = start
         try:
             while place < stop:
                 size = min(_PIECE, stop - place)
-                self.server.bucket.wait(size)
+                self.server.wait(size)
                 # before they are sent: the client that has them may ask for the counts at once
                 self.server.count("bytes", size)
                 sent = 0
