@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from folder_images import decode
 from loader_sets import CLASSES, photographs, upright, write_folder, write_lmdb
 
-from iofast import kernel, open_reader, open_writer
+from iofast import open_reader, open_writer
 from iofast.containers import base as reading
-from iofast.containers.base import Failures, Reader
+from iofast.containers.base import Failures
 from iofast.containers.columns import ABSENT
 from iofast.containers.joined import JoinedReader
 from iofast.errors import ContainerError, OptionError, SourceError
@@ -69,24 +71,11 @@ def test_columns_are_those_of_the_parts(joined: JoinedReader) -> None:
     assert joined.locate(np.array([6, 7])).crc is None
 
 
-def decode(reader: Reader, indices: np.ndarray, size: int = 24) -> tuple[np.ndarray, np.ndarray]:
-    """Whole images at one size, rows 1 … n of what was located: as a loader asks for a slice."""
-    located = reader.locate(np.concatenate([[0], indices]))
-    count = len(indices)
-    boxes = np.zeros((count, 8), np.int32)
-    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width[1:], located.height[1:], size
-    out, status = np.ones((count, size, size, 3), np.uint8), np.full(count, -1, np.int32)
-    context = kernel.Context(kernel.DecodeOptions())
-    with reader.payloads(located, 1, count + 1) as payloads:
-        kernel.decode_batch(context, payloads, boxes, np.zeros(count, np.uint8), out, status, 0, count)
-    return out, status
-
-
 def test_a_batch_of_all_parts(joined: JoinedReader) -> None:
-    out, status = decode(joined, MIXED)
-    assert not status.any()
+    out, status = decode(joined, MIXED.tolist())
+    assert not any(status)
     for row, index in enumerate(MIXED.tolist()):
-        alone, _ = decode(joined.parts[index // 6], np.array([index % 6]))
+        alone, _ = decode(joined.parts[index // 6], [index % 6])
         assert (out[row] == alone[0]).all()
 
 
@@ -100,14 +89,8 @@ def test_checksums_hold_for_the_rows_that_have_one(place: Path, tmp_path: Path) 
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 1]))
     both = JoinedReader([reader, open_reader(place / "b")], ["a", "b"])
-    _, status = decode(both, np.array([3, 7, 3, 3, 8, 2, 9, 9]))
-    assert status.tolist() == [Status.CHECKSUM, 0, Status.CHECKSUM, Status.CHECKSUM, 0, 0, 0, 0]
-
-
-def test_more_rows_of_folders_than_descriptors(place: Path) -> None:
-    both = join(place, "a.lmdb", "b", "b")
-    _, status = decode(both, np.arange(180) % 18)
-    assert not status.any()
+    _, status = decode(both, [3, 7, 3, 3, 8, 2, 9, 9])
+    assert status == [Status.CHECKSUM, 0, Status.CHECKSUM, Status.CHECKSUM, 0, 0, 0, 0]
 
 
 def test_manifest(place: Path, joined: JoinedReader) -> None:
@@ -181,6 +164,14 @@ def test_values(place: Path, joined: JoinedReader) -> None:
             reader.values(np.array([18]), "cls")
 
 
+def test_payloads_are_read_in_the_order_of_the_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Mock(side_effect=reading.read_at)
+    monkeypatch.setattr(reading, "read_at", reads)
+    assert open_reader(place / "a.lmdb").values(np.array([5, 0, 3]), "cls") == [b"2", b"0", b"1"]
+    places = [call.args[1] for call in reads.mock_calls]
+    assert places == sorted(places)
+
+
 def test_a_field_that_one_part_lacks(joined: JoinedReader) -> None:
     located = joined.locate(MIXED, "txt")
     assert (located.file == ABSENT).tolist() == [i < 12 or i == 16 for i in MIXED.tolist()]
@@ -192,22 +183,7 @@ def test_a_field_that_one_part_lacks(joined: JoinedReader) -> None:
         joined.locate(MIXED, "seg.png")
 
 
-def test_only_the_field_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One locate, then one read of each payload, in the order of the file; nothing else."""
-    reader = open_reader(place / "a.lmdb")
-    located, real = reader.locate(np.arange(6), "cls"), reading.read_at
-    calls: list[tuple[int, int]] = []
-
-    def traced(fd: int, offset: int, length: int) -> bytes:
-        calls.append((offset, length))
-        return real(fd, offset, length)
-
-    monkeypatch.setattr(reading, "read_at", traced)
-    assert reader.values(np.array([5, 0, 3, 1, 4, 2]), "cls") == [b"2", b"0", b"1", b"0", b"2", b"1"]
-    assert calls == sorted(zip(located.offset.tolist(), located.length.tolist(), strict=True))
-
-
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lmdb(tmp_path / "a.lmdb", IMAGES[:6])
     reader = open_reader(tmp_path / "a.lmdb")
     offset = int(reader.locate(np.array([2]), "cls").offset[0])
@@ -217,25 +193,14 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(ContainerError, match=rf"a\.lmdb: 00000002: cls at offset {offset} is damaged: its CRC32C"):
         reader.values(np.arange(6), "cls")
     assert reader.values(np.arange(6), "cls", check=False)[2] == b"9"
-    both = JoinedReader([reader, reader], ["a", "a"])
     failed: Failures = {}
-    values = both.values(np.array([8, 1, 0, 2]), "cls", failed=failed)
-    assert values == [None, b"0", b"0", None]
-    assert sorted(failed) == [0, 3]
-    assert "00000002: cls at" in str(failed[0])
-    assert reader.values(np.arange(6), "jpg") == IMAGES[:6]  # what was not read is not missed
-
-
-def test_a_file_cut_off_while_it_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = open_reader(place / "a.lmdb")
+    both = JoinedReader([reader, reader], ["a", "a"])
+    assert both.values(np.array([8, 1, 0, 2]), "cls", failed=failed) == [None, b"0", b"0", None]
+    assert {row: "00000002: cls at" in str(error) for row, error in failed.items()} == {0: True, 3: True}
     monkeypatch.setattr(reading, "read_at", lambda *_: b"")
     with pytest.raises(ContainerError, match=r"00000000: jpg at offset \d+ ends after 0 of \d+ bytes"):
         reader.values(np.array([0]), "jpg")
-
-    def broken(*_: object) -> bytes:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(reading, "read_at", broken)
+    monkeypatch.setattr(reading, "read_at", Mock(side_effect=OSError(5, "Input/output error")))
     with pytest.raises(ContainerError, match=r"00000000: image at offset \d+ cannot be read: Input/output error"):
         reader.values(np.array([0]))
 
@@ -249,12 +214,6 @@ def test_a_file_of_a_folder_that_is_gone(tmp_path: Path) -> None:
     failed: Failures = {}
     assert reader.values(np.arange(6), failed=failed)[1:3] == [IMAGES[1], None]
     assert list(failed) == [2]
-
-
-def test_keys_are_unique(joined: JoinedReader) -> None:
-    keys = joined.keys(joined.columns(MIXED))
-    assert keys[:3] == ["0/00000000", "2/00000005", "1/00000001"]
-    assert keys == [joined.record(index).key for index in MIXED.tolist()]
 
 
 def test_records_without_any_image(place: Path, tmp_path: Path) -> None:

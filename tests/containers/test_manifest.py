@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import google_crc32c
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from places import ROOT
 
 from iofast.containers.manifest import Manifest, Shard
@@ -45,51 +43,23 @@ def members(manifest: Manifest) -> dict[str, object]:
     return parsed
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 70), 1 << 70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
+AWKWARD: list[dict[str, object]] = [
+    {},
+    {"splits": {"b": ((0, 1), (2, 3)), "a": ((1, 2),)}},  # in packing order
+    {"splits": {"train": ((0, 3),)}, "classes": None, "seed": None, "recipe": {}, "class_order": "natural"},
+    {"classes": ("", "\0", "\U0001f408", "'\"\\\n"), "seed": (1 << 64) - 1, "key_width": 20, "class_order": "file"},
+    {"fields": ("a", "a-b.z_9", "z" * 64), "shards": (Shard("", 3, 1 << 50),), "key_width": 1},
+    {"recipe": {"": None, "ü": [True, 1 << 70, -0.5, 1e300, {"a": []}]}},
+]
 
 
-@st.composite
-def manifests(draw: st.DrawFn) -> Manifest:
-    names = draw(st.lists(st.text("09AZaz_-", min_size=1, max_size=64), min_size=1, max_size=4, unique=True))
-    if len(names) > 1:
-        names = [name for name in names if name != "all"]
-    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
-    place = 0
-    for name in [*names, *draw(st.lists(st.sampled_from(names), max_size=5))]:
-        stop = place + draw(st.integers(1, 1000))
-        ranges[name].append((place, stop))
-        place = stop
-    name = st.builds("a{}.{}".format, st.text("az09_-", max_size=9), st.text("az09", min_size=1, max_size=5))
-    fields = draw(st.lists(name, min_size=1, max_size=8, unique=True))  # a record has one at least
-    return Manifest(
-        count=place,
-        fields=tuple(sorted(fields)),
-        splits={name: tuple(own) for name, own in ranges.items()},
-        fingerprint=FINGERPRINT,
-        shards=(Shard("", place, draw(st.integers(0, 1 << 50))),),
-        classes=draw(st.none() | st.lists(st.text(max_size=20), unique=True, max_size=5).map(tuple)),
-        class_order=draw(st.sampled_from(["lexicographic", "natural", "file"])),
-        recipe=draw(st.dictionaries(st.text(max_size=10), json_values, max_size=4)),
-        seed=draw(st.none() | st.integers(0, (1 << 64) - 1)),
-        key_width=draw(st.integers(1, 20)),
-    )
-
-
-@given(manifests(), st.integers(0, 30))
-def test_round_trip(manifest: Manifest, spaces: int) -> None:
-    text = manifest.to_json()
-    again = Manifest.from_json(text + b" " * spaces, "x")
-    assert again == manifest
+@pytest.mark.parametrize("changes", AWKWARD)
+def test_round_trip(changes: dict[str, object]) -> None:
+    text = make(**changes).to_json()
+    again = Manifest.from_json(text + b"   ", "x")
+    assert again == make(**changes)
     assert again.to_json() == text
-    assert list(again.splits) == sorted(manifest.splits, key=lambda name: manifest.splits[name])  # in packing order
+    assert list(again.splits) == list(make(**changes).splits)
 
 
 def test_canonical_text() -> None:
@@ -107,12 +77,6 @@ def test_every_flipped_bit_is_noticed() -> None:
             damaged = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :]
             with pytest.raises(ContainerError, match=r"^here: "):
                 Manifest.from_json(damaged, "here")
-
-
-@given(st.binary(max_size=200))
-def test_noise_is_refused(noise: bytes) -> None:
-    with pytest.raises(ContainerError):
-        Manifest.from_json(noise, "here")
 
 
 def test_every_truncation_is_noticed() -> None:
@@ -177,26 +141,19 @@ def test_missing_member_is_named() -> None:
         Manifest.from_json(sealed(parsed), "here")
 
 
-@pytest.mark.parametrize(("old", "new"), [(b'"seed":7', b'"seed":7,"seed":7'), (b"256", b"NaN"), (b"256", b"1e999")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'"seed":7', b'"seed":7,"seed":7'), (b"256", b"NaN"), (b"256", b"1e999"), (b"256", b"[" * 100_000)],
+)
 def test_twins_and_numbers_outside_json_are_refused(old: bytes, new: bytes) -> None:
     with pytest.raises(ContainerError):
         Manifest.from_json(make().to_json().replace(old, new), "here")
-
-
-def test_nesting_is_bounded() -> None:
-    with pytest.raises(ContainerError):
-        Manifest.from_json(b"[" * 100_000, "here")
 
 
 def test_an_unwritable_recipe_is_refused() -> None:
     for recipe in ({"x": float("nan")}, {"x": object()}):
         with pytest.raises(ContainerError, match="JSON"):
             make(recipe=recipe).to_json()
-
-
-def test_empty_set() -> None:
-    empty = Manifest(0, (), {"all": ((0, 0),)}, FINGERPRINT, (Shard("", 0, 8192),))
-    assert Manifest.from_json(empty.to_json(), "x") == empty
 
 
 def test_indices_of_a_split() -> None:

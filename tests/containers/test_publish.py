@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.containers import publish
-from iofast.containers.publish import MARKER, PLAN, Target, require_free
+from iofast.containers.publish import Target, require_free
 from iofast.errors import ContainerError, TargetError
 
 
@@ -93,29 +93,25 @@ def test_clearing_keeps_the_lock(target: Target) -> None:
             Target(target.path).acquire()
 
 
-def test_an_existing_target(tmp_path: Path) -> None:
-    (tmp_path / "out.lmdb").write_bytes(b"old")
-    with pytest.raises(TargetError, match=r"out\.lmdb exists already.*give overwrite=True"):
-        Target(tmp_path / "out.lmdb").acquire()
-    (tmp_path / "dangling.lmdb").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(TargetError, match="exists already"):
-        Target(tmp_path / "dangling.lmdb").acquire()
-    assert sorted(os.listdir(tmp_path)) == ["dangling.lmdb", "out.lmdb"]
+IN_THE_WAY: list[tuple[str, str, Callable[[Path], object], str]] = [  # what is there, the target, how it came there
+    ("out.lmdb", "out.lmdb", lambda path: path.write_bytes(b"old"), r"out\.lmdb exists already.*give overwrite=True"),
+    ("out.lmdb", "out.lmdb", lambda path: path.symlink_to("nowhere"), "exists already"),
+    ("out.lmdb", "out.lmdb", Path.mkdir, "is a folder"),
+    ("out.lmdb.partial", "out.lmdb", lambda path: path.write_bytes(b"x"), "is not a folder; remove it"),
+    ("out.lmdb.partial", "out.lmdb", lambda path: path.symlink_to("/tmp"), "is not a folder; remove it"),
+    ("file", "file/out.lmdb", Path.touch, "file is not a folder"),
+    ("file", "nowhere/deeper/out.lmdb", Path.touch, "nowhere/deeper is not a folder"),
+]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_in_the_place(tmp_path: Path, overwrite: bool) -> None:
-    (tmp_path / "out.lmdb").mkdir()
-    with pytest.raises(TargetError, match="is a folder"):
-        Target(tmp_path / "out.lmdb", overwrite=overwrite).acquire()
-
-
-def test_a_parent_that_is_missing_or_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name in ("nowhere/deeper", "file", "file/deeper"):
-        with pytest.raises(TargetError, match=f"{name} is not a folder"):
-            Target(tmp_path / name / "out.lmdb").acquire()
-    assert os.listdir(tmp_path) == ["file"]
+@pytest.mark.parametrize(("there", "name", "make", "words"), IN_THE_WAY)
+def test_something_in_the_way(
+    tmp_path: Path, there: str, name: str, make: Callable[[Path], object], words: str
+) -> None:
+    make(tmp_path / there)
+    with pytest.raises(TargetError, match=words):
+        Target(tmp_path / name, overwrite=(tmp_path / there).is_dir()).acquire()
+    assert os.listdir(tmp_path) == [there]
 
 
 @pytest.mark.parametrize("name", ["out.lmdb", "out.tar"])
@@ -142,13 +138,6 @@ def test_a_read_only_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(TargetError, match=r"out\.lmdb cannot be written: read-only file system"):
-        Target(tmp_path / "out.lmdb").acquire()
-
-
-@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"x"), lambda path: path.symlink_to("/tmp")])
-def test_something_else_in_the_place_of_the_folder(tmp_path: Path, make: object) -> None:
-    make(tmp_path / "out.lmdb.partial")  # type: ignore[operator]
-    with pytest.raises(TargetError, match="is not a folder; remove it"):
         Target(tmp_path / "out.lmdb").acquire()
 
 
@@ -239,20 +228,6 @@ class SetTarget(Target):
         return ["set", "old-0"]
 
 
-def test_the_marker_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is killed between two removals still finds the plan in it, as long as there is anything else."""
-    target = Target(tmp_path / "set")
-    target.acquire()
-    for name in ("a", PLAN, "z", MARKER):
-        (target.partial / name).write_bytes(b"x")
-    removed: list[str] = []
-    unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", lambda name, **more: (removed.append(Path(name).name), unlink(name, **more)))
-    target.discard()
-    assert sorted(removed[:3]) == ["a", PLAN, "z"]
-    assert removed[3:] == [MARKER, "lock"]
-
-
 CALLS = 22  # system calls of `publish` below
 
 
@@ -320,20 +295,6 @@ def test_a_set_is_completed_from_any_point(
             again.publish({name: name for name in new})
     assert files(tmp_path) == new
     assert not again.partial.exists()
-
-
-def test_an_interrupted_publication_is_no_existing_target(target: Target) -> None:
-    target.acquire()
-    staged(target).write_bytes(b"data")
-    target.note("publishing", marker(files=[["out.lmdb", "out.lmdb"]]))
-    os.rename(staged(target), target.path)
-    target.release()
-    with target:
-        assert target.interrupted
-        target.complete()
-    assert target.path.read_bytes() == b"data"
-    with pytest.raises(TargetError, match="exists already"):
-        target.acquire()
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,27 @@
-"""Sets of shards: patterns, the index file, files that a target may replace, and the number of descriptors."""
+"""Sets of shards: patterns, the index file, what a target may replace, many shards; tar headers and damage."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lmdb_containers import expected, read_all, sample, write
+from altered_index import alter
+from lmdb_containers import expected, read_all, sample, samples, sections, write
 from tar_sets import build, contents
 
-from iofast import open_reader
+from iofast import open_reader, open_writer
 from iofast.checking import verify
-from iofast.containers import open_files, shards
+from iofast.containers import index, open_files, shards
 from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand, is_pattern
 from iofast.containers.tar import TarReader, TarWriter
 from iofast.containers.targets import ShardTarget
+from iofast.containers.writer import Section
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError, UnfinishedError
 
 # Patterns.
@@ -43,11 +46,8 @@ def test_braces(pattern: str, names: list[str]) -> None:
 def test_globs_are_sorted_and_must_match(tmp_path: Path) -> None:
     for name in ("b-1.tar", "a-10.tar", "a-2.tar", "[x].tar"):
         (tmp_path / name).touch()
-    assert [os.path.basename(name) for name in expand(f"{tmp_path}/{{b,a}}-*.tar")] == [
-        "b-1.tar",
-        "a-10.tar",
-        "a-2.tar",
-    ]
+    found = [os.path.basename(name) for name in expand(f"{tmp_path}/{{b,a}}-*.tar")]
+    assert found == ["b-1.tar", "a-10.tar", "a-2.tar"]
     with pytest.raises(SourceError, match=r"no file matches .*c-\*\.tar"):
         expand(f"{tmp_path}/c-*.tar")
     assert is_pattern(f"{tmp_path}/*.tar")
@@ -121,27 +121,6 @@ def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"x-000000.tar": b"of another program"}
 
 
-def test_publication_is_completed_after_an_interruption(tmp_path: Path) -> None:
-    """The marker has staged and final names, because they differ."""
-    target = ShardTarget(tmp_path / "x.tar", ".tar")
-    target.acquire()
-    writer = TarWriter(target.partial, "x.tar", Description(), 8)
-    records = [sample(i, 3000) for i in range(20)]
-    write(writer, records)
-    writer.finish()
-    final = list(writer.files.values())
-    target.note("publishing", {"files": [[*pair] for pair in writer.files.items()], "replaced": ["x.tar.index"]})
-    first = next(iter(writer.files))
-    os.rename(target.partial / first, tmp_path / final[0])
-    target.release()
-    with pytest.raises(UnfinishedError, match="run the same command again"):
-        TarReader(tmp_path / "x.tar")
-    with ShardTarget(tmp_path / "x.tar", ".tar") as again:
-        assert again.interrupted
-        again.complete()
-    assert read_all(TarReader(tmp_path / "x.tar")) == expected(records)  # type: ignore[arg-type]
-
-
 # Many shards.
 
 
@@ -189,3 +168,115 @@ def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.Monkey
         assert list(failed) == [6], "the row of the request"
     del reader, first, second
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_every_tar_program_reads_the_shards(tar_set: Path) -> None:
+    records, found = expected(samples()), []
+    for shard in TarReader(tar_set).manifest.shards:
+        with tarfile.open(tar_set.parent / shard.name, "r:") as tar:
+            assert tar.pax_headers == {}
+            for info in tar:
+                assert (info.mode, info.uid, info.gid, info.uname, info.mtime) == (0o444, 0, 0, "iofast", 946_684_800)
+                data = tar.extractfile(info)
+                assert data is not None
+                found.append((info.name, data.read()))
+            assert (tar_set.parent / shard.name).stat().st_size % 10_240 == 0
+    assert found == [(f"{record.key}.{name}", data) for record in records for name, data in record.fields.items()]
+
+
+# What is refused.
+
+
+def test_shards_that_are_missing_cut_or_replaced(tmp_path: Path) -> None:
+    build(tmp_path / "x.tar", samples())
+    shard = tmp_path / "x-val-000001.tar"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1])
+    with pytest.raises(ContainerError, match=r"x-val-000001\.tar was cut off, or replaced.*expected"):
+        TarReader(tmp_path / "x.tar")
+    shard.unlink()
+    with pytest.raises(ContainerError, match=r"x-val-000001\.tar cannot be read: no such file"):
+        TarReader(tmp_path / "x.tar")
+    shard.write_bytes(data)
+    with TarReader(tmp_path / "x.tar") as reader:  # and while it is open
+        shard.write_bytes(data[:5000])
+        with pytest.raises(ContainerError, match=r"x-val-000001\.tar was cut off"):
+            list(reader)
+        shard.unlink()
+    shard.write_bytes(data)
+    with TarReader(tmp_path / "x.tar") as reader:
+        reader.view(len(reader) - 1)
+        shard.write_bytes(data[:600])
+        with pytest.raises(ContainerError, match="cut off"):
+            list(reader)
+
+
+def test_an_unfinished_set(tar_set: Path, tmp_path: Path) -> None:
+    build(tmp_path / "x.tar", [sample(0)])
+    (tmp_path / "x.tar.partial").mkdir()
+    (tmp_path / "x.tar.partial" / "lock").touch()
+    assert len(open_reader(tmp_path / "x.tar")) == 1  # nothing was begun, or everything is over
+    (tmp_path / "x.tar.partial" / "plan.json").touch()
+    assert len(open_reader(tmp_path / "x.tar")) == 1  # which another run is to replace, and does not yet
+    for name in ("publishing", "x.tar.manifest"):
+        (tmp_path / "x.tar.partial" / name).touch()
+    for path in ("x.tar", "x-*.tar", "x-000000.tar"):
+        with pytest.raises(UnfinishedError, match=r"x\.tar was not finished"):
+            open_reader(tmp_path / path)
+
+
+def test_a_writer_refuses(tmp_path: Path) -> None:
+    writer, section = TarWriter(tmp_path, "x.tar", Description(), 8), Section(0, "all", 0, 10)
+    writer.begin(section)
+    with pytest.raises(ContainerError, match="section 0 is not finished yet"):
+        writer.begin(section._replace(number=1))
+    writer.abort()
+
+
+def test_a_killed_run_keeps_its_full_shards(tmp_path: Path) -> None:
+    """One whose shard has another size or time, or whose rows are damaged or of other sections, is written again."""
+    some = [sample(i, 200, "train" if i < 30 else "val") for i in range(60)]
+    writer = TarWriter(tmp_path, "x.tar", Description(), 8)
+    write(writer, some, 10)
+    every = sections(some, 10)
+    assert TarWriter(tmp_path, "x.tar", Description(), 8).resume(every) == []
+    (tmp_path / "shard-000000.tar").write_bytes((tmp_path / "shard-000000.tar").read_bytes())
+    (tmp_path / "shard-000001.tar").write_bytes(b"short")
+    (tmp_path / "rows-000002").write_bytes((tmp_path / "rows-000002").read_bytes()[:-1] + b"x")
+    moved = [*every[:4], every[4]._replace(stop=every[4].stop + 1)]
+    assert TarWriter(tmp_path, "x.tar", Description(), 8).resume(moved) == [every[0], every[1], every[2], moved[4]]
+    assert not (tmp_path / "shard-000001.tar").exists()
+    again = TarWriter(tmp_path, "x.tar", Description(), 8)
+    again.resume(every)
+    write(again, some, 10)
+    assert again.finish().count == 60
+
+
+ALTERED = [("jpg.offset", 1 << 47), ("jpg.length", 1 << 31), ("label", -2), ("width", 1 << 30), ("position", 1 << 60)]
+
+
+@pytest.mark.parametrize("held", [index.HELD, 0])
+@pytest.mark.parametrize(("column", "value"), ALTERED)
+def test_an_altered_index_whose_checksums_are_right(
+    tmp_path: Path, column: str, value: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value is checked when it is used, before memory is taken for it; also of a large set, which is read by rows."""
+    monkeypatch.setattr(index, "HELD", held)
+    build(tmp_path / "x.tar", [sample(i) for i in range(6)])
+    alter(tmp_path / "x.tar", 4, {column: value})
+    with open_reader(tmp_path / "x.tar") as reader:
+        assert reader.record(3).fields["jpg"]
+        with pytest.raises(ContainerError, match=r"of record 4 "):
+            reader.locate(np.array([3, 4]), "jpg"), reader.positions(np.array([3, 4]))
+
+
+@pytest.mark.parametrize("name", ["x.lmdb", "x.tar"])
+def test_a_set_of_an_earlier_version(tmp_path: Path, name: str) -> None:
+    with open_writer(tmp_path / name) as writer:
+        writer.write({"txt": "one"})
+    file = tmp_path / {"x.lmdb": name, "x.tar": "x.tar.manifest"}[name]
+    data = file.read_bytes()
+    assert data.count(b'"version":4') == 1
+    file.write_bytes(data.replace(b'"version":4', b'"version":3'))
+    with pytest.raises(ContainerError, match="found 3, of an earlier iofast: remove it and pack again"):
+        open_reader(tmp_path / name)

@@ -43,10 +43,8 @@ def test_plain_images(tmp_path: Path) -> None:
 
 
 def test_texts_of_ocr_are_a_field(tmp_path: Path) -> None:
-    entries = {b"image-%09d" % number: picture(number) for number in (1, 2, 3)} | {
-        b"num-samples": b"3",
-        b"label-x": b"?",
-    }
+    entries = {b"image-%09d" % number: picture(number) for number in (1, 2, 3)}
+    entries |= {b"num-samples": b"3", b"label-x": b"?"}
     entries |= {b"label-000000001": b"Hello", b"label-000000003": "wörld".encode()}
     dataset = FastDataset(write(tmp_path / "x.lmdb", entries), fields=["image", "label.txt"])
     assert [sample["label.txt"] for sample in dataset] == ["Hello", None, "wörld"]

@@ -89,16 +89,6 @@ def test_names_as_webdataset_reads_them(tmp_path: Path, kind: int) -> None:
         assert reader.locate(np.arange(1), "cls").label.tolist() == [7]
 
 
-def test_members_of_a_system_are_left_out(tmp_path: Path) -> None:
-    """As in a folder: they have the images' names, and would be images of their own."""
-    names = ("a/1.jpg", "__MACOSX/a/1.jpg", "@eaDir/1.jpg", "a/@eaDir/1.jpg/thumb.jpg", "$RECYCLE.BIN/1.jpg")
-    path = foreign(tmp_path / "x.tar", [(name, jpeg(photo(20, 10, 1), "RGB")) for name in names])
-    with open_reader(str(path)) as reader:
-        assert len(reader) == 1
-        assert "folders of a system" in reader.left_out[0]
-        assert "4 left out" in reader.left_out[0]
-
-
 NAMED = [
     ("a.photo.jpeg", jpeg(photo(20, 10, 1), "RGB")),
     ("a.thumb.jpg", b"small"),
@@ -156,35 +146,26 @@ def test_links_and_folders_are_skipped(tmp_path: Path) -> None:
     assert records(path) == theirs(path) == [Record("c", {"jpg": b"abc", "txt": b"abc"})]
 
 
-META = {"__meta__/x.json": b"ignored"}  # as in WebDataset
+IMAGE = jpeg(photo(20, 10, 1), "RGB")
+UNNAMED = {"a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4", "__meta__/x.json": b""}
+SYSTEM = ("__MACOSX/a/1.jpg", "@eaDir/1.jpg", "a/@eaDir/1.jpg/thumb.jpg", "$RECYCLE.BIN/1.jpg")
+NO_NAME = "members in folders of a system, or whose names make no key and field: {} left out"
+NO_LABEL = "no labels: 'label' may be labels, and --names label=MEMBER takes one"
+LEFT_OUT: list[tuple[dict[str, bytes], dict[str, str], str]] = [
+    ({"a/1.jpg": IMAGE, **dict.fromkeys(SYSTEM, IMAGE)}, {}, NO_NAME.format(4)),  # else they are images of their own
+    ({"a.jpg": b"1"} | UNNAMED, {}, NO_NAME.format(3)),
+    ({"a.jpg": b"1", "a.Label": b"1"}, {}, NO_LABEL),
+    ({"a.jpg": b"1", "a.Label": b"1"}, {"label": "label"}, ""),
+    ({"a.jpg": b"1", "a.class_id": b"1", "a.cls": b"0"}, {}, ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("members", "named", "lines"),
-    [
-        (
-            {"a.jpg": b"1", "a.Label": b"1"},
-            {},
-            ("no labels: 'label' may be labels, and --names label=MEMBER takes one",),
-        ),
-        ({"a.jpg": b"1", "a.Label": b"1"}, {"label": "label"}, ()),
-        ({"a.jpg": b"1", "a.class_id": b"1", "a.cls": b"0"}, {}, ()),
-    ],
-)
-def test_members_that_may_be_labels_are_not_lost_in_silence(
-    tmp_path: Path, members: dict[str, bytes], named: dict[str, str], lines: tuple[str, ...]
-) -> None:
-    path = foreign(tmp_path / "x.tar", members)
-    with ForeignReader("x", TarShards([str(path)], ForeignOptions(names=named))) as reader:
-        assert len(reader.left_out) == len(lines)
-        assert all(found.startswith(line) for found, line in zip(reader.left_out, lines, strict=True))
-
-
-def test_fields_that_cannot_be_named_are_counted(tmp_path: Path) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": b"1", "a.with space": b"2", "a.": b"3", "a." + "x" * 65: b"4"} | META)
-    with ForeignReader("x", TarShards([str(path)], ForeignOptions())) as reader:
-        assert list(reader) == [Record("a", {"jpg": b"1"})]
-        assert reader.left_out == ("members in folders of a system, or whose names make no key and field: 3 left out",)
+@pytest.mark.parametrize(("members", "names", "line"), LEFT_OUT)
+def test_what_is_left_out_is_told(tmp_path: Path, members: dict[str, bytes], names: dict[str, str], line: str) -> None:
+    with ForeignReader("x", TarShards([str(foreign(tmp_path / "x.tar", members))], ForeignOptions(names))) as reader:
+        assert len(reader) == 1
+        assert len(reader.left_out) == bool(line)
+        assert all(found.startswith(line) for found in reader.left_out)
 
 
 def test_labels_and_other_names_of_jpeg(tmp_path: Path) -> None:

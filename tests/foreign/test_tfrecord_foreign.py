@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from container_sets import picture
 from tfrecord_messages import Features, write
 
 from iofast import FastDataset, open_reader
@@ -25,10 +24,7 @@ from iofast.foreign.tfrecord import TfrecordFiles
 
 
 def image(number: int, kind: str = "jpeg") -> bytes:
-    out = io.BytesIO()
-    pixels = np.full((8 + number % 5, 9, 3), number * 7 % 256, np.uint8)
-    Image.fromarray(pixels).save(out, kind)
-    return out.getvalue()
+    return picture(number, kind, (9, 8 + number % 5))
 
 
 def foreign(path: Path | Sequence[Path], options: ForeignOptions | None = None) -> ForeignReader:
@@ -68,12 +64,6 @@ def test_imagenet_shards(tmp_path: Path) -> None:
         assert reader.name(5) == f"{tmp_path}/train-00001-of-00003: record 1"
 
 
-def test_labels_from_one_stay_without_the_option(tmp_path: Path) -> None:
-    with foreign(write(tmp_path / "a", [imagenet(0), imagenet(1)])) as reader:
-        assert reader.columns(np.arange(2)).label.tolist() == [1, 2]
-        assert reader.manifest.classes is None  # class 0 has no name
-
-
 @pytest.mark.parametrize(
     ("features", "label", "fields"),
     [
@@ -92,10 +82,11 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
 
 
 @pytest.mark.parametrize(
-    ("records", "names", "labels", "classes", "warning"),
+    "case",
     [
         ([{"label": b"dog"}, {"label": b"cat"}, {"label": b""}], {}, [1, 0, -1], ("cat", "dog"), None),
         ([{"label": b"2.0"}, {"label": b"10.0"}], {}, [2, 10], None, None),
+        ([{"label": 1, "class_name": b"a"}, {"label": 2, "class_name": b"b"}], {}, [1, 2], None, None),  # 0 has no name
         ([{"image/class/text": b"dog"}, {"image/class/text": "größe".encode()}], {}, [0, 1], ("dog", "größe"), None),
         ([{"species": b"dog"}, {"species": b"cat"}], {"label": "species"}, [1, 0], ("cat", "dog"), None),
         ([{"label": 1}, {"label": b"cat"}], {}, [1, -1], None, "labels that are text, in records beside others"),
@@ -103,13 +94,9 @@ def test_names_in_use(tmp_path: Path, features: Features, label: int, fields: se
     ],
 )
 def test_text_labels_become_classes(
-    tmp_path: Path,
-    records: list[Features],
-    names: dict[str, str],
-    labels: list[int],
-    classes: tuple[str, ...] | None,
-    warning: str | None,
+    tmp_path: Path, case: tuple[list[Features], dict[str, str], list[int], tuple[str, ...] | None, str | None]
 ) -> None:
+    records, names, labels, classes, warning = case
     half = len(records) // 2
     write(tmp_path / "a.tfrecord", [{"image": image(0)} | record for record in records[:half]])
     write(tmp_path / "b.tfrecord", [{"image": image(0)} | record for record in records[half:]])
@@ -123,6 +110,9 @@ def test_mapped_names(tmp_path: Path) -> None:
     records: list[Features] = [{"foto": image(i), "art": i, "wo": b"%d" % i} for i in range(3)]
     records[1]["maske"] = b"mask"
     options = ForeignOptions({"image": "foto", "label": "art", "path": "wo", "seg.png": "maske"})
+    path, names = write(tmp_path / "b.tfrecord", records[1:]), {"image": "foto", "label": "art"}
+    dataset = FastDataset(path, fields=("label",), foreign=ForeignOptions(names, label_base=1))
+    assert [sample["label"] for sample in dataset] == [0, 1]
     with foreign(write(tmp_path / "a", records), options) as reader:
         assert reader.left_out == ()
         assert reader.manifest.fields == ("cls", "jpg", "json", "seg.png")
@@ -186,19 +176,6 @@ def test_records_without_images(tmp_path: Path) -> None:
         assert reader.columns(np.arange(1)).file.tolist() == [ABSENT]
         with pytest.raises(KeyError, match="no image field, only cls"):
             reader.locate(np.arange(1))
-
-
-def test_names_given_to_the_dataset(tmp_path: Path) -> None:
-    records: list[Features] = [{"foto": image(i), "art": i + 1, "maske": image(i, "png")} for i in range(3)]
-    names = {"image": "foto", "label": "art", "seg.png": "maske"}
-    write(tmp_path / "a.tfrecord", records)
-    dataset = FastDataset(
-        tmp_path / "a.tfrecord", fields=("label", "seg.png"), foreign={"names": names, "label_base": 1}
-    )
-    assert [sample["label"] for sample in (dataset[i] for i in range(3))] == [0, 1, 2]
-    assert dataset[1]["seg.png"].shape == (9, 9, 3)
-    plain = open_reader(tmp_path / "*.tfrecord", ForeignOptions(names))
-    assert plain.columns(np.arange(3)).label.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

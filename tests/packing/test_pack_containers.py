@@ -13,14 +13,9 @@ import pytest
 from container_sets import in_shards, records
 from packing_runs import digests, interrupt
 from PIL import Image
-from tfrecord_messages import Example
 from todays import todays
 
 from iofast import open_reader, pack
-from iofast.containers.file_bytes import FileBytes
-from iofast.containers.publish import Target
-from iofast.containers.targets import ShardTarget
-from iofast.containers.tfrecord import frames
 from iofast.errors import ErrorBudgetError, OptionError, TargetError
 from iofast.option import parse_size
 
@@ -94,12 +89,22 @@ def test_names_of_shards(images: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="exists already"):
         pack(images, tmp_path / "out.tar", resize=32, shard_size=SHARD)
     pack(images, tmp_path / "out.tar", resize=32, overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == [
-        "out-train-000000.tar",
-        "out-val-000000.tar",
-        "out.tar.index",
-        "out.tar.manifest",
-    ]
+    names = ["out-train-000000.tar", "out-val-000000.tar", "out.tar.index", "out.tar.manifest"]
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+def test_a_split_that_is_part_of_the_name(images: Path, tmp_path: Path) -> None:
+    """`train.tar` has train-000000.tar, whether there are other splits or not."""
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "train").symlink_to(images / "train")
+    for source, val in ((tmp_path / "alone", []), (images, ["birds-train-val-000000.tar", "train-val-000000.tar"])):
+        for name in ("train.tar", "birds-train.tar"):
+            pack(source, tmp_path / name, resize=32, overwrite=True)
+            with open_reader(tmp_path / name) as reader:
+                assert "train" in reader.manifest.splits
+                assert len(list(reader)) == len(reader)
+        shards = sorted(path.name for path in tmp_path.glob("*.tar"))
+        assert shards == sorted(["birds-train-000000.tar", "train-000000.tar", *val])
 
 
 def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
@@ -117,25 +122,18 @@ def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
     shards = [sorted(tmp_path.glob(f"{name}-*.tar")) for name in "ab"]
     same = [one.read_bytes() == other.read_bytes() for one, other in zip(*shards, strict=True)]
     assert same == [True, False, True, True, True]
-    with pytest.raises(OptionError, match="shard_records=5 has no effect"):
-        pack(images, tmp_path / "x.lmdb", shard_records=5)
 
 
-def test_a_split_that_is_part_of_the_name(images: Path, tmp_path: Path) -> None:
-    """`train.tar` has train-000000.tar, whether there are other splits or not."""
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "alone" / "train").symlink_to(images / "train")
-    for source, val in ((tmp_path / "alone", []), (images, ["birds-train-val-000000.tar", "train-val-000000.tar"])):
-        pack(source, tmp_path / "train.tar", resize=32, overwrite=True)
-        pack(source, tmp_path / "birds-train.tar", resize=32, overwrite=True)
-        shards = sorted(path.name for path in tmp_path.glob("*.tar"))
-        assert shards == sorted(["birds-train-000000.tar", "train-000000.tar", *val])
-        for name in ("train.tar", "birds-train.tar"):
-            with open_reader(tmp_path / name) as reader:
-                assert "train" in reader.manifest.splits
-                assert len(list(reader)) == len(reader)
-    pack(tmp_path / "alone", tmp_path / "val.tfrecord", resize=32)
-    assert [path.name for path in tmp_path.glob("val-*")] == ["val-train-00000-of-00001.tfrecord"]
+@pytest.mark.parametrize(
+    ("name", "option", "words"),
+    [
+        ("x.lmdb", {"shard_records": 5}, "shard_records=5 has no effect"),
+        ("x.tar", {"label_base": 1}, r"label_base=1 has no effect: expected a target of TFRecords, found x\.tar"),
+    ],
+)
+def test_options_of_others(images: Path, tmp_path: Path, name: str, option: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        pack(images, tmp_path / name, **option)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +144,18 @@ def test_sizes(text: int | str, size: int) -> None:
     assert parse_size(text) == size
 
 
+def resumable(name: str, **options: Any) -> dict[str, Any]:
+    """Shards may end within a chunk, which has two images."""
+    return {"resize": 32, **({} if name.endswith("lmdb") else {"shard_records": 7}), **options}
+
+
 @pytest.fixture(scope="module")
 def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """The files of undisturbed runs."""
     folder = tmp_path_factory.mktemp("whole")
     for name in NAMES:
         (folder / name).mkdir()
-        pack(images, folder / name / name, resize=32, **in_shards(name, SHARD))
+        pack(images, folder / name / name, **resumable(name))
     return {name: digests(folder / name) for name in NAMES}
 
 
@@ -160,21 +163,12 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 class TestContainerResume:
     def test_an_interrupted_run_goes_on(self, images: Path, whole: dict[str, Any], tmp_path: Path, name: str) -> None:
         for at in (30, 9, 15):  # the first one is in the second shard
-            interrupt(images, tmp_path / name, at, resize=32, **in_shards(name, SHARD))
-        report = pack(images, tmp_path / name, resize=32, **in_shards(name, SHARD))
+            interrupt(images, tmp_path / name, at, **resumable(name))
+        report = pack(images, tmp_path / name, **resumable(name))
         assert report.resumed > 20
         assert (report.packed, report.failed) == (130, 0)
         assert digests(tmp_path) == whole[name]
         assert not (tmp_path / f"{name}.partial").exists()
-
-    def test_a_shard_may_end_within_a_chunk(self, images: Path, tmp_path: Path, name: str) -> None:
-        """Chunks have two images."""
-        options: dict[str, Any] = {"resize": 32} if name.endswith("lmdb") else {"resize": 32, "shard_records": 7}
-        interrupt(images, tmp_path / name, 30, **options)
-        pack(images, tmp_path / name, **options)
-        (tmp_path / "whole").mkdir()
-        pack(images, tmp_path / "whole" / name, **options)
-        assert digests(tmp_path) == digests(tmp_path / "whole")
 
     def test_failures_of_finished_sections_count(self, images: Path, tmp_path: Path, name: str) -> None:
         """They are not tried again, and are those of the run that goes on."""
@@ -185,7 +179,7 @@ class TestContainerResume:
         bad = sorted(source.iterdir())[3]
         good = bad.read_bytes()
         bad.write_bytes(b"bad")
-        options: dict[str, Any] = {"resize": 32, **({} if name.endswith("lmdb") else {"shard_records": 7})}
+        options = resumable(name)
         interrupt(source, tmp_path / name, 30, max_errors=1, **options)
         bad.write_bytes(good)
         with pytest.raises(ErrorBudgetError, match="1 of 52 images failed"):
@@ -193,28 +187,3 @@ class TestContainerResume:
         report = pack(source, tmp_path / name, max_errors=1, **options)
         assert (report.failed, report.packed) == (1, 51)
         assert len((tmp_path / f"{name}.errors.jsonl").read_text().splitlines()) == 1
-
-    def test_two_runs_exclude_each_other(self, images: Path, tmp_path: Path, name: str) -> None:
-        suffix = Path(name).suffix
-        target = Target(tmp_path / name) if suffix == ".lmdb" else ShardTarget(tmp_path / name, suffix)
-        with target, pytest.raises(TargetError, match="another run of iofast"):
-            pack(images, tmp_path / name, resize=32)
-        assert pack(images, tmp_path / name, resize=32).packed == 130
-
-
-def test_labels_that_count_from_one(images: Path, tmp_path: Path) -> None:
-    """In the Examples 0 is the background; `cls` and the index count from 0 as everywhere."""
-    target = tmp_path / "out.tfrecord"
-    wanted: dict[str, Any] = {"resize": 16, "workers": 1}
-    pack(images, target, label_base=1, **wanted)
-    shard = FileBytes(str(tmp_path / "out-train-00000-of-00001.tfrecord"))
-    frame = next(iter(frames(shard)))
-    example = Example.FromString(shard[frame.offset : frame.offset + frame.length])
-    said = example.features.feature
-    assert said["image/class/label"].int64_list.value[:] == [1]
-    assert said["iofast/cls"].bytes_list.value[:] == [b"0"]
-    with open_reader(target) as reader:
-        assert reader.locate(np.arange(130)).label.max() == 1
-        assert reader.manifest.recipe["label_base"] == 1
-    with pytest.raises(OptionError, match=r"label_base=1 has no effect: expected a target of TFRecords, found a\.tar"):
-        pack(images, tmp_path / "a.tar", label_base=1, **wanted)

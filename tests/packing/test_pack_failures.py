@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from container_sets import build, records
 from folder_images import few
 from packing_runs import digests, interrupt, pack_with
 from PIL import Image
@@ -47,18 +47,6 @@ def packed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     folder = tmp_path_factory.mktemp("whole")
     pack(images, folder / "out.tar", **OPTIONS)
     return digests(folder)
-
-
-def command(images: Path, target: Path, *options: str) -> list[str]:
-    shape = ("--resize", "128", "--shard-records", "20")
-    return [sys.executable, "-m", "iofast", "pack", str(images), str(target), *shape, *options]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def finished(target: Path) -> dict[str, str]:
@@ -185,8 +173,11 @@ class TestDyingWorkers:
 class TestPackResume:
     def test_a_killed_run_goes_on_to_the_same_bytes(self, images: Path, packed: dict[str, str], tmp_path: Path) -> None:
         target = tmp_path / "out.tar"
-        process = subprocess.Popen(command(images, target, "--quiet", "--workers", "2"), stderr=subprocess.DEVNULL)
-        wait_for(lambda: len(finished(target)) > 2 or process.poll() is not None)
+        words = ("--resize", "128", "--shard-records", "20", "--quiet", "--workers", "2")
+        command = [sys.executable, "-m", "iofast", "pack", str(images), str(target), *words]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while len(finished(target)) <= 2 and process.poll() is None:
+            time.sleep(0.005)
         process.send_signal(signal.SIGSTOP)
         workers = psutil.Process(process.pid).children()
         process.kill()
@@ -201,38 +192,19 @@ class TestPackResume:
         assert digests(tmp_path) == packed
         assert not target.with_name("out.tar.partial").exists()
 
-    @pytest.fixture
-    def interrupted(self, images: Path, tmp_path: Path) -> Path:
-        """A target whose packing was interrupted after some chunks."""
+    def test_other_options_and_sources_are_an_error(self, images: Path, tmp_path: Path) -> None:
         interrupt(images, tmp_path / "out.tar", 20, **OPTIONS)
-        return tmp_path / "out.tar"
-
-    @pytest.mark.parametrize("torn", ["rows-000000", "shard-000000.tar"])
-    def test_a_torn_file_costs_its_section(
-        self, images: Path, packed: dict[str, str], interrupted: Path, torn: str
-    ) -> None:
-        kept = 20 * len(finished(interrupted))
-        file = interrupted.with_name("out.tar.partial") / torn
-        file.write_bytes(file.read_bytes()[:-5])
-        assert pack(images, interrupted, **OPTIONS).resumed == kept - 20
-        assert digests(interrupted.parent) == packed
-
-    def test_other_options_and_sources_are_an_error(self, images: Path, interrupted: Path, tmp_path: Path) -> None:
-        before = finished(interrupted)
+        before = finished(tmp_path / "out.tar")
         with pytest.raises(TargetError, match="resize=128, not 64: give that command again"):
-            pack(images, interrupted, **{**OPTIONS, "resize": 64})
-        assert finished(interrupted) == before
+            pack(images, tmp_path / "out.tar", **{**OPTIONS, "resize": 64})
+        assert finished(tmp_path / "out.tar") == before
         with pytest.raises(TargetError, match="a run with 200 images, not 3"):
-            pack(few(tmp_path / "other", good=3), interrupted, **OPTIONS)
+            pack(few(tmp_path / "other", good=3), tmp_path / "out.tar", **OPTIONS)
 
     def test_a_finished_run_stopped_while_publishing_is_published(
-        self, images: Path, packed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        bad = tmp_path / "images"
-        bad.mkdir()
-        for path in sorted((images / "c0").iterdir())[:5]:
-            (bad / path.name).write_bytes(path.read_bytes())
-        (bad / "zzz.jpg").write_bytes(b"bad")
+        source = few(tmp_path / "images", good=5, bad=1)
 
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
@@ -240,31 +212,37 @@ class TestPackResume:
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", stop)
             with pytest.raises(KeyboardInterrupt):
-                pack(bad, tmp_path / "out.lmdb", max_errors=1)
+                pack(source, tmp_path / "out.lmdb", max_errors=1)
         assert not (tmp_path / "out.lmdb").exists()
-        report = pack(bad, tmp_path / "out.lmdb", max_errors=1)
+        report = pack(source, tmp_path / "out.lmdb", max_errors=1)
         assert (report.packed, report.failed, report.resumed) == (5, 1, 6)
         assert sorted(os.listdir(tmp_path)) == ["images", "out.lmdb", "out.lmdb.errors.jsonl"]
 
-    def test_lists_are_drafted_in_the_folder_of_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        images, replace, renamed = few(tmp_path / "images", good=3), os.replace, []
-        (images / "bad.jpg").write_bytes(b"bad")
 
-        def note(draft: Path, path: Path, **folders: int | None) -> None:
-            renamed.append((draft, path))
-            replace(draft, path, **folders)
+@pytest.mark.parametrize("copied", [False, True])
+def test_too_little_space_is_an_error_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """Nothing is left, and a set that was to be replaced is still there."""
+    source = build(tmp_path / "set.lmdb") if copied else few(tmp_path / "images", good=20)
+    target = build(tmp_path / "out.tar", 3)
+    before = sorted(tmp_path.iterdir())
+    usage = type("Usage", (), {"free": 4096, "total": 8192, "used": 4096})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(TargetError, match="too little disk space"):
+        pack(source, target, overwrite=True, **({"format": "keep", "check": "end"} if copied else {}))
+    assert sorted(tmp_path.iterdir()) == before
+    assert len(records(target)) == 3
 
-        monkeypatch.setattr(os, "replace", note)
-        pack(images, tmp_path / "out.tar", max_errors=1)
-        beside = {path.name: draft.parent.name for draft, path in renamed if path.parent == tmp_path}
-        assert beside == {"out.tar.errors.jsonl": "out.tar.partial"}
 
+def test_a_list_of_errors_is_drafted_in_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other user can put a link in the draft's place."""
+    replace, drafts = os.replace, []
 
-class TestPackTargets:
-    def test_too_little_space_is_an_error_before_work(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        source = few(tmp_path / "images", good=20)
-        usage = type("Usage", (), {"free": 4096, "total": 8192, "used": 4096})
-        monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-        with pytest.raises(TargetError, match="too little disk space"):
-            pack(source, tmp_path / "out.lmdb")
-        assert not (tmp_path / "out.lmdb").exists()
+    def note(draft: Path, path: Path, **folders: int | None) -> None:
+        drafts.append((path.name, draft.parent.name))
+        replace(draft, path, **folders)
+
+    monkeypatch.setattr(os, "replace", note)
+    pack(few(tmp_path / "images", good=3, bad=1), tmp_path / "out.tar", max_errors=1)
+    assert ("out.tar.errors.jsonl", "out.tar.partial") in drafts

@@ -1,16 +1,18 @@
-"""Packing while the disk fills, reads fail, and files vanish or change; a short form of `make torture PART=kills`."""
+"""System calls that fail while packing and after publishing, and files that change; more in `make torture`."""
 
 from __future__ import annotations
 
 import errno
-import json
+import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from container_sets import in_shards
-from packing_runs import pack_with
+from folder_images import few
 from PIL import Image
 from test_pack_containers import NAMES
 from todays import todays
@@ -56,20 +58,6 @@ def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path
         assert not _packs.there(folder / name)
     case.finish(folder)
     case.check(folder, _packs.digests(whole), name)
-
-
-def test_files_that_cannot_be_read(images: Path, tmp_path: Path, faults: Path) -> None:
-    name = "out.lmdb"
-    case = Case(name, images)
-    command = case.command(tmp_path, "--quiet", "--max-errors", "10%")
-    ended = _packs.run_with(faults, f"read:{errno.EIO}:1:3.jpg", command)
-    assert ended.returncode == 3, ended.stderr
-    lines = [json.loads(line) for line in (tmp_path / f"{name}.errors.jsonl").read_text().splitlines()]
-    assert [(line["path"], line["reason"]) for line in lines] == [
-        (f"{tens}3.jpg", "the file cannot be read (input/output error)") for tens in range(4)
-    ]
-    with open_reader(tmp_path / name) as reader:
-        assert len(list(reader)) == 36
 
 
 @pytest.mark.parametrize(
@@ -118,29 +106,6 @@ def test_a_file_system_that_gives_little_at_a_time(tmp_path: Path, monkeypatch: 
         read_file(os.fsencode(path))
 
 
-FAKE = """
-import os, sys
-from iofast.packing import origin, worker
-real = origin.read_file
-def read_file(path, **options):
-    if os.path.basename(path) == b"07.jpg":
-        os.unlink(path)
-    return real(path, **options)
-origin.read_file = read_file
-sys.exit(worker.main())
-"""
-
-
-def test_a_file_that_vanishes(images: Path, tmp_path: Path) -> None:
-    source = tmp_path / "images"
-    source.mkdir()
-    for path in images.iterdir():
-        (source / path.name).write_bytes(path.read_bytes())
-    report = pack_with(source, tmp_path / "out.tar", FAKE, max_errors=1)
-    assert (report.packed, report.failed) == (39, 1)
-    assert dict(report.errors) == {"the file cannot be read": 1}
-
-
 def test_the_estimate_of_each_container(images: Path, tmp_path: Path) -> None:
     payloads = sum(path.stat().st_size for path in images.iterdir()) / 40 + 100
     for name in NAMES:
@@ -148,3 +113,101 @@ def test_the_estimate_of_each_container(images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / name / name, **in_shards(name, 1_000_000))
         size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
         assert 0.7 < work.container_size(Path(name).suffix, 40, payloads) / size < 1.6
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = few(tmp_path_factory.mktemp("published") / "images", good=6).parent
+    pack(folder / "images", folder / "all.tar", shard_records=2, workers=1)
+    return folder
+
+
+class Fault:
+    """The `number`th call of `os.<call>` after `is_due` fails with EIO, and each later one if it `lasts`."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        number: int,
+        is_due: Callable[[], bool],
+        *,
+        lasts: bool = False,
+    ) -> None:
+        self.left, self._real, self._is_due, self._lasts = number, getattr(os, call), is_due, lasts
+        monkeypatch.setattr(os, call, self)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if self.left and self._is_due():
+            self.left -= not (self._lasts and self.left == 1)
+            if not self.left or (self._lasts and self.left == 1):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._real(*args, **keywords)
+
+
+def _is_there(target: Path) -> bool:
+    return any(os.access(target.with_name(target.name + suffix), os.F_OK) for suffix in ("", ".manifest"))
+
+
+CALLS = ("unlink", "rmdir", "fsync", "open", "stat")
+PACKED = [("out.lmdb", False, call) for call in ("unlink", "fsync")]
+COPIED = [(name, True, call) for call in CALLS for name in ("out.lmdb", "out.tar")]
+
+
+@pytest.mark.parametrize("case", [*PACKED, *todays(COPIED)], ids=str)
+def test_every_failure(
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    case: tuple[str, bool, str],
+) -> None:
+    name, copied, call = case
+    source = packed / ("all.tar" if copied else "images")
+    options = {"format": "keep", "check": "end", **in_shards(name, 2_000)} if copied else {"workers": 1}
+    for number in range(1, 40):
+        target = tmp_path / str(number) / name
+        target.parent.mkdir()
+        partial = target.with_name(f"{name}.partial")
+        caplog.clear()
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "iofast"):
+            fault = Fault(patch, call, number, lambda place=target: _is_there(place))  # type: ignore[misc]
+            first = pack(source, target, **options)  # type: ignore[arg-type]
+        assert (first.packed, first.images) == (6, 6)
+        assert first.bytes_out == sum(path.stat().st_size for path in target.parent.iterdir() if path.is_file())
+        with open_reader(target) as reader:
+            assert len(list(reader)) == 6
+        if (partial / "publishing").exists():
+            assert "is published, but cleaning up failed" in caplog.text
+            assert "run the same command again" in caplog.text
+            again = pack(source, target, **options)  # type: ignore[arg-type]
+            assert replace(again, seconds=0) == replace(first, seconds=0, resumed=6, warnings=())
+            assert not partial.exists()
+        if fault.left:  # there was no such call any more
+            assert not partial.exists()
+            return
+    pytest.fail("the calls never end")
+
+
+def test_cleaning_up_when_nothing_can_be_asked_of_the_system(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each `stat` fails after publishing: it was an error, "the same command goes on"."""
+    target = tmp_path / "out.lmdb"
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "iofast"):
+        Fault(patch, "stat", 1, lambda: _is_there(target), lasts=True)
+        assert pack(packed / "images", target, workers=1).packed == 6
+    assert "is published, but cleaning up failed" in caplog.text
+    assert "run the same command again" in caplog.text
+    assert pack(packed / "images", target, workers=1).packed == 6
+    assert os.listdir(tmp_path) == ["out.lmdb"]
+
+
+def test_an_empty_folder_that_stays_is_told(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = tmp_path / "out.lmdb"
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "iofast"):
+        Fault(patch, "rmdir", 1, lambda: _is_there(target))
+        assert pack(packed / "images", target, workers=1).packed == 6
+    assert f"input/output error; delete {target}.partial" in caplog.text

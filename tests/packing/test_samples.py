@@ -12,7 +12,6 @@ import pytest
 from kernel_images import extent
 from PIL import Image
 
-from iofast import FastDataset, FastLoader, kernel
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import OptionError, SourceError
 from iofast.packing import PackOptions, pack
@@ -291,21 +290,6 @@ def test_columns_of_a_manifest(tmp_path: Path) -> None:
         pack(tmp_path / "images", tmp_path / "b.lmdb", mask_column="mask")
 
 
-def test_dataset_and_loader_give_the_fields(tmp_path: Path) -> None:
-    source = make_sample(make_sample(tmp_path / "in"), name="b")
-    pack(source, tmp_path / "out.lmdb", resize=20, **SIDES)
-    names = ["image", "seg.png", "boxes.json", "txt"]
-    dataset = FastDataset(tmp_path / "out.lmdb", fields=names)
-    sample = dataset[0]
-    assert sample["seg.png"].shape == (20, 30)
-    assert (sample["boxes.json"]["objects"][0]["name"], sample["txt"]) == ("spot", "a spot")
-    loader = FastLoader(dataset, batch_size=2)
-    batch = next(iter(loader))
-    assert tuple(batch["image"].shape[-2:]) == tuple(batch["seg.png"].shape[-2:]) == (20, 30)
-    assert batch["txt"] == ["a spot", "a spot"]
-    assert kernel.simd not in ("avx2", "avx512") or loader.stats.ways["segments"] == 2  # else libjpeg is faster
-
-
 def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
     for number, size in enumerate([(80, 64), (63, 90), (400, 90), (256, 64), (257, 64)]):
         (tmp_path / "in").mkdir(exist_ok=True)
@@ -323,15 +307,11 @@ def test_filters_leave_holes_that_are_no_errors(tmp_path: Path) -> None:
         pack(tmp_path / "in", tmp_path / "none.lmdb", min_size=1000)
 
 
-def test_boxes_of_a_field_that_is_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"boxes 'box.json' is no field: found seg.png"):
-        pack(make_sample(tmp_path / "in"), tmp_path / "out.lmdb", fields="seg.png", boxes="box.json")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"upright_annotations": True}, "upright_annotations is for masks, boxes and keypoints: there is no field"),
+        ({"fields": "seg.png", "boxes": "box.json"}, r"boxes 'box.json' is no field: found seg.png"),
         ({"label_column": "x"}, "columns are a manifest's, found the folder .* and the column 'x'"),
     ],
 )

@@ -110,12 +110,14 @@ def test_a_loader_gives_what_it_would_of_a_new_folder(
 @pytest.mark.parametrize("batched", [False, True], ids=["one by one", "batches"])
 def test_a_dataset_gives_the_images_that_are_there(root: Path, batched: bool) -> None:
     dataset = FastDataset(root)
-    order = numbers(dataset)
     write(root, after)
     images = dataset.__getitems__(range(COUNT)) if batched else [dataset[i] for i in range(COUNT)]
-    for number, (image, _) in zip(order, images, strict=True):
+    for number, (image, _) in zip(numbers(dataset), images, strict=True):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(upright(after(number))), err_msg=str(number))
     assert dataset.reader.changed == len(CHANGED)
+    again = FastDataset(root)  # which looks at the files
+    assert again.sizes()[0].tolist() == [upright(after(number)).size[0] for number in numbers(again)]
+    assert again.reader.changed == 0
 
 
 def test_a_folder_beside_a_container(root: Path, fresh: Path, tmp_path: Path) -> None:
@@ -176,16 +178,6 @@ def test_size_and_time_of_a_file_may_stay_the_same(tmp_path: Path, kind: str) ->
     assert np.abs(next(iter(loader))[0].permute(0, 2, 3, 1).numpy().astype(int) - np.stack(rows)).max() <= 1
 
 
-def test_an_opening_looks_at_the_files(root: Path) -> None:
-    FastDataset(root)
-    write(root, after)
-    dataset = FastDataset(root)
-    widths = [upright(after(number)).size[0] for number in numbers(dataset)]
-    assert dataset.sizes()[0].tolist() == widths
-    assert dataset.reader.changed == 0
-    assert FastDataset(root, filter=lambda about: about.width == 160).sizes()[1].tolist() == [120] * 6
-
-
 def test_a_change_that_reading_finds_is_in_the_next_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "LOOKS", 1)
     place = numbers(FastDataset(root)).index(4)
@@ -234,32 +226,19 @@ def test_convert_writes_what_is_there(root: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_commands_show_what_is_there(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`cat`, a contact sheet, and `bench`."""
     monkeypatch.setattr(index_module, "LOOKS", 0)
-    order = numbers(FastDataset(root))
-    turned, larger = order.index(6), order.index(4)  # the first by its orientation until now, and now by its pixels
+    dataset = FastDataset(root)
+    turned = numbers(dataset).index(6)  # by its orientation until now, and now by its pixels
     write(root, after)
-    assert main(["cat", str(root), str(larger), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["width"], facts["height"]) == (160, 120)
-    FastDataset(root)
     assert main(["cat", str(root), str(turned), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["width"], facts["height"], facts["orientation"]) == (60, 80, 1)
-
-
-def test_a_contact_sheet_is_upright(root: Path, tmp_path: Path) -> None:
-    options = ["--indices", "0-23", "--size", "80", "--quiet"]
-    reader = FastDataset(root).reader
-    write(root, after)
-    shown = contact_sheet(reader, range(COUNT), SheetOptions(size=80))
-    assert main(["view", str(write(tmp_path / "fresh", after)), str(tmp_path / "fresh.png"), *options]) == 0
-    np.testing.assert_array_equal(np.asarray(shown), np.asarray(Image.open(tmp_path / "fresh.png")))
-
-
-def test_bench_measures_the_images_that_are_there(root: Path) -> None:
-    dataset = FastDataset(root)
-    write(root, after)
+    readers = [each.reader for each in (dataset, FastDataset(fresh))]
+    np.testing.assert_array_equal(
+        *(np.asarray(contact_sheet(each, range(COUNT), SheetOptions(80))) for each in readers)
+    )
     found = bench(dataset, [T.RandomResizedCrop(32)], BenchOptions(images=COUNT, seconds=0.001, batch_size=8))
     assert sum(found.ways.values()) == COUNT

@@ -1,36 +1,27 @@
-"""Plain folders as readers: columns, fields, payloads, changing files, threads."""
+"""Plain folders as readers: columns, fields, payloads, changing files; an index built once, shared and validated."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_images import image
+from folder_images import decode, image, settle
 from PIL import Image
 
 from iofast import FastDataset, kernel
 from iofast.errors import DecodeError, SourceError
 from iofast.record import image_field
 from iofast.source import folder as folder_module
+from iofast.source import folder_index as index_module
 from iofast.source.folder import MAX_DESCRIPTORS, FolderReader
-
-
-def decode(reader: FolderReader, rows: list[int], size: int = 8) -> tuple[np.ndarray, list[int]]:
-    """Whole images resampled to a square, and the status of each row."""
-    located = reader.locate(np.array(rows))
-    count = len(rows)
-    boxes = np.zeros((count, 8), np.int32)
-    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width, located.height, size
-    out, status = np.zeros((count, size, size, 3), np.uint8), np.full(count, -1, np.int32)
-    context = kernel.Context(kernel.DecodeOptions())
-    with reader.payloads(located, 0, count) as payloads:
-        kernel.decode_batch(context, payloads, boxes, np.zeros(count, np.uint8), out, status, 0, count)
-    context.close()
-    return out, status.tolist()
 
 
 def open_descriptors() -> int:
@@ -46,17 +37,8 @@ def test_locate_gives_upright_sizes_and_labels(root: Path) -> None:
     assert located.label.tolist() == [0, 0, 0, 1, 1]
     assert located.length.tolist() == [(root / reader.source.path(i).decode()).stat().st_size for i in range(5)]
     assert located.crc is None
-    for column, dtype in zip(located[:-1], ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"], strict=True):
-        assert column is not None
-        assert column.dtype == dtype
+    assert [column.dtype for column in located[:-1]] == ["i8", "i4", "i4", "i4", "u1", "u4", "u8", "u8", "u1"]  # type: ignore[union-attr]
     assert reader.locate(np.array([3, 1, 3])).label.tolist() == reader.labels(np.array([3, 1, 3])).tolist() == [1, 0, 1]
-
-
-def test_the_manifest_describes_the_folder(root: Path) -> None:
-    manifest = FolderReader(root).manifest
-    assert (manifest.count, manifest.classes, manifest.fields) == (5, ("cat", "dog"), ("cls", "jpg", "json"))
-    assert manifest.splits == {"all": ((0, 5),)}
-    assert manifest.shards[0].size == sum(path.stat().st_size for path in root.rglob("*.*"))
 
 
 def test_out_of_range_and_unknown_fields_are_refused(root: Path) -> None:
@@ -133,16 +115,10 @@ def test_a_missing_or_grown_file_fails_or_works_alone(
         reader.view(3)
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> FolderReader:
+def test_no_more_than_64_descriptors_and_none_afterwards(tmp_path: Path) -> None:
     for number in range(100):
-        path = tmp_path / "many" / f"{number:03d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(image(16, 16, seed=number))
-    return FolderReader(tmp_path / "many")
-
-
-def test_no_more_than_64_descriptors_and_none_afterwards(many: FolderReader) -> None:
+        (tmp_path / f"{number:03d}.jpg").write_bytes(image(16, 16, seed=number))
+    many = FolderReader(tmp_path)
     located = many.locate(np.arange(100))
     before = open_descriptors()
     with many.payloads(located, 0, 100) as one:
@@ -157,39 +133,8 @@ def test_no_more_than_64_descriptors_and_none_afterwards(many: FolderReader) -> 
     with pytest.raises(ZeroDivisionError), many.payloads(located, 0, 10):
         _ = 1 // 0
     assert open_descriptors() == before
-
-
-def test_rows_from_descriptors_and_from_memory_are_the_same(
-    many: FolderReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixed, status = decode(many, list(range(100)))
-    assert status == [0] * 100
-    monkeypatch.setattr(folder_module, "MAX_DESCRIPTORS", 0)
-    from_memory, status = decode(FolderReader(many.root), list(range(100)))
-    assert status == [0] * 100
-    assert (mixed == from_memory).all()
-    assert many.locate(np.arange(100)).label.tolist() == [-1] * 100
-    assert many.manifest.fields == ("jpg", "json")
-
-
-def test_threads_read_at_once(many: FolderReader) -> None:
-    expected, _ = decode(many, list(range(100)))
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        for rows in np.random.default_rng(seed).integers(0, 100, (20, 16)):
-            pixels, status = decode(many, rows.tolist())
-            if any(status) or (pixels != expected[rows]).any():
-                wrong.append(seed)
-
-    before = open_descriptors()
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert open_descriptors() <= before  # fewer where what earlier tests left was collected meanwhile
+    with many.payloads(located, 0, 64) as again:
+        assert (again.fds >= 0).all(), "all may be opened once more"
 
 
 @pytest.mark.parametrize("descriptors", [0, 64])
@@ -214,3 +159,143 @@ def test_a_path_that_is_not_utf8_reads(tmp_path: Path) -> None:
         assert decode(reader, [0])[1] == [0]
         assert reader.name(0).endswith("caf\\xe9.jpg")
         assert json.loads(bytes(reader.view(0, "json"))) == {"path": "caf\\xe9.jpg"}
+
+
+PROGRAM = """
+import sys
+from iofast.source.folder import FolderReader
+reader = FolderReader(sys.argv[1])
+print(len(reader), reader.locate(range(len(reader))).width.sum(), reader.manifest.fingerprint)
+"""
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one whenever an index is built instead of found."""
+    calls: list[object] = []
+    real = index_module.scan
+
+    def counted(*arguments: object) -> object:
+        calls.append(arguments)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(index_module, "scan", counted)
+    return calls
+
+
+def test_the_second_opening_finds_the_index(root: Path, builds: list[object], cache: Path) -> None:
+    first = FolderReader(root)
+    second = FolderReader(root)
+    assert len(builds) == 1
+    assert second.manifest == first.manifest
+    for one, other in zip(first.locate(np.arange(5)), second.locate(np.arange(5)), strict=True):
+        assert np.array_equal(one, other)  # type: ignore[arg-type]
+    assert len(list(cache.glob("*.index"))) == 1
+    assert not list(cache.glob("*.tmp"))
+
+
+def test_files_added_and_removed_are_noticed(root: Path) -> None:
+    before = FolderReader(root)
+    (root / "dog" / "0.jpg").write_bytes(image(9, 9))
+    after = FolderReader(root)
+    assert (len(before), len(after)) == (5, 6)
+    (root / "dog" / "0.jpg").unlink()
+    (root / "cat" / "1.jpg").unlink()
+    assert len(FolderReader(root)) == 4
+    (root / "cow").mkdir()
+    assert FolderReader(root).manifest.classes == ("cat", "cow", "dog")
+    settle(root)
+    FolderReader(root)
+    (root / "cow").rmdir()
+    settle(root)
+    assert FolderReader(root).manifest.classes == ("cat", "dog")
+
+
+def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: list[object]) -> None:
+    os.utime(root / "cat")
+    FolderReader(root)
+    FolderReader(root)
+    assert len(builds) == 2
+    settle(root)
+    for _ in range(3):
+        FolderReader(root)
+    assert len(builds) == 3
+
+
+def test_an_unusable_cache_is_no_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = root.parent / "file"
+    blocked.write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    reader = FolderReader(root)
+    assert "the index is not kept, so the next start builds it again: no folder" in caplog.text
+    assert reader.locate(np.arange(5)).width.tolist() == [40, 20, 17, 12, 0]
+    copy = pickle.loads(pickle.dumps(reader))
+    reader.close()
+    assert copy.locate(np.arange(5)).width.tolist() == reader.locate(np.arange(5)).width.tolist()
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert len(FolderReader(root)) == 5
+    assert "cannot be written: the disk is full" in caplog.text
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(root)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = {process.communicate(timeout=60)[0] for process in running}
+    assert len(said) == 1
+    assert said.pop().startswith("5 89 sha256:")
+    assert len(list(cache.glob("*.index"))) == 1
+
+
+def test_threads_that_wait_for_the_lock_use_the_new_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    real = index_module.build_index
+
+    def slow(*arguments: object) -> object:
+        built.append(threading.current_thread().name)
+        time.sleep(0.2)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(index_module, "build_index", slow)
+    readers: list[FolderReader] = []
+    threads = [threading.Thread(target=lambda: readers.append(FolderReader(root))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(readers) == 4
+    assert len(built) == 1
+
+
+def test_a_pickled_reader_sees_the_same_images(root: Path, builds: list[object]) -> None:
+    reader = FolderReader(root)
+    data = pickle.dumps(reader)
+    assert len(data) < 2000
+    copy = pickle.loads(data)
+    assert copy.locate(np.arange(5)).width.tolist() == [40, 20, 17, 12, 0]
+    (root / "cat" / "9.jpg").write_bytes(image(3, 3))
+    late = pickle.loads(data)
+    assert len(late) == len(late.locate(np.arange(5)).width) == 5  # the index is still that of the first opening
+    assert len(builds) == 1
+    FolderReader(root)  # now it is replaced
+    with pytest.raises(SourceError, match=r"images were added to .* or removed"):
+        pickle.loads(data).view(0)
+
+
+def test_a_header_far_into_the_file_is_found(tmp_path: Path) -> None:
+    plain = image(30, 20)
+    (tmp_path / "far").mkdir()
+    for name, padding in (("a.jpg", 1), ("b.jpg", 4)):  # application segments before the frame header
+        segment = b"\xff\xef\xff\xff" + bytes(65_533)
+        (tmp_path / "far" / name).write_bytes(plain[:2] + segment * padding + plain[2:])
+    assert FolderReader(tmp_path / "far").locate(np.arange(2)).width.tolist() == [30, 30]

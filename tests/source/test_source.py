@@ -1,25 +1,21 @@
-"""Scanning folders: torchvision's order, class numbers, splits, left-out files, errors."""
+"""Scanning folders: torchvision's order, class numbers, splits, metadata files, left-out files, errors."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from listings import make, numbers, paths
 
 from iofast.errors import SourceError
-from iofast.source import arrays
-from iofast.source.arrays import Strings
-from iofast.source.listing import Listing, Watched
+from iofast.source import Listing, SourceOptions, arrays
+from iofast.source.folder import FolderReader
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -31,25 +27,13 @@ def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
     samples = []
     for label, name in enumerate(classes):
         for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
-            samples += [
-                (os.path.relpath(os.path.join(folder, file), root), label)
-                for file in sorted(files)
-                if file.lower().endswith(EXTENSIONS)
-            ]
+            images = [file for file in sorted(files) if file.lower().endswith(EXTENSIONS)]
+            samples += [(os.path.relpath(os.path.join(folder, file), root), label) for file in images]
     return classes, samples
 
 
 def test_class_folders_are_listed_in_the_order_of_image_folder(tmp_path: Path) -> None:
-    names = [
-        "b/2.jpg",
-        "b/10.JPEG",
-        "b/x/1.png",
-        "b/x-y/1.png",
-        "b/x/z/1.webp",
-        "b/x.d/1.bmp",
-        "b/X/1.tif",
-        "b/notes.txt",
-    ]
+    names = ["b/2.jpg", "b/10.JPEG", "b/x/1.png", "b/x-y/1.png", "b/x/z/1.webp", "b/x.d/1.bmp", "b/X/1.tif", "b/n.txt"]
     names += ["a/é.jpg", "a/z.jpg", "a/x.jpg/inside.jpg", "B/1.pgm", "c-d/1.ppm", "c/1.jpeg", "c/u/deep/er/1.tiff"]
     make(tmp_path, [*names, b"a/\xff.jpg", b"a/\xf0\x9f\x90\x88.jpg", b"a/\xe9/1.jpg"])
     (tmp_path / "linked").symlink_to(tmp_path / "c")
@@ -67,81 +51,26 @@ def test_class_folders_are_listed_in_the_order_of_image_folder(tmp_path: Path) -
         source.path(99)
 
 
-NAME = st.text("ab-.B/é", min_size=1, max_size=6).filter(lambda name: not re.search(r"^[./]|/[./]|/$|//", name))
+KEPT = "(their numbers are kept)"
+UPPER = "taken as classes: splits are written in lower case"
+LAYOUTS: list[tuple[str, str | None, str, list[int], str]] = [  # files, classes, images, labels, warning
+    ("a1/x.jpg a2/x.jpg", "a1 a2", "a1/x.jpg a2/x.jpg", [0, 1], ""),  # equal in both class orders
+    ("2.jpg 10.jpg x.avif y.GIF", None, "10.jpg 2.jpg x.avif y.GIF", [-1] * 4, ""),
+    ("a/1.jpg b/r.txt c/1.jpg", "a b c", "a/1.jpg c/1.jpg", [0, 2], f"class folders without images: b {KEPT}"),
+    ("a/1.jpg b.jpg c.jpg", "a", "a/1.jpg", [0], "images in the root beside class folders left out: 2"),
+    ("1.jpg b/1.xml", None, "1.jpg", [-1], "images in the root taken as a flat folder: no image in subfolders b"),
+    ("Train/1.jpg b/1.jpg", "Train b", "Train/1.jpg b/1.jpg", [0, 1], f"folders Train {UPPER}"),
+    ("train/a/1.jpg val/a/r.txt", "a", "train/a/1.jpg", [0], "splits without images left out: val"),
+]
 
 
-@given(st.sets(NAME, min_size=1, max_size=12))
-def test_any_tree_is_listed_in_the_order_of_image_folder(names: set[str]) -> None:
-    folders = {"/".join(parts[:n]) for name in names for parts in [name.split("/")] for n in range(1, len(parts))}
-    with TemporaryDirectory() as folder:
-        root = make(Path(folder), [f"{name}.jpg" for name in names if name not in folders] + ["a/a.jpg"])
-        classes, samples = image_folder(root)
-        source = scan(root)
-    assert source.classes == tuple(classes)
-    assert list(zip(paths(source), numbers(source), strict=True)) == samples
-
-
-@pytest.mark.slow
-def test_memory_beyond_the_paths_is_small(tmp_path: Path) -> None:
-    count = 20_000
-    for label in range(4):
-        make(tmp_path, [f"class_{label}/photograph_{number:08d}.jpg" for number in range(label, count, 4)])
-    tracemalloc.start()
-    source = scan(tmp_path)
-    kept, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    path_bytes = len(source.paths.blob) - count
-    assert (kept - path_bytes) / count < 20
-    assert (peak - path_bytes) / count < 300
-
-
-@pytest.mark.parametrize(
-    ("files", "classes", "listed", "labels", "warning"),
-    [
-        (["a1/x.jpg", "a2/x.jpg"], ("a1", "a2"), ["a1/x.jpg", "a2/x.jpg"], [0, 1], None),  # equal in both class orders
-        (["2.jpg", "10.jpg", "x.avif", "y.GIF"], None, ["10.jpg", "2.jpg", "x.avif", "y.GIF"], [-1] * 4, None),
-        (
-            ["a/1.jpg", "b/readme.txt", "c/1.jpg"],
-            ("a", "b", "c"),
-            ["a/1.jpg", "c/1.jpg"],
-            [0, 2],
-            "class folders without images: b (their numbers are kept)",
-        ),
-        (
-            ["a/1.jpg", "loose.jpg", "loose2.jpg"],
-            ("a",),
-            ["a/1.jpg"],
-            [0],
-            "images in the root beside class folders left out: 2",
-        ),
-        (
-            ["1.jpg", "annotations/1.xml"],
-            None,
-            ["1.jpg"],
-            [-1],
-            "images in the root taken as a flat folder: no image in subfolders annotations",
-        ),
-        (
-            ["Train/1.jpg", "Test/1.jpg"],
-            ("Test", "Train"),
-            ["Test/1.jpg", "Train/1.jpg"],
-            [0, 1],
-            "folders Test, Train taken as classes: splits are written in lower case",
-        ),
-        (["train/a/1.jpg", "val/a/readme.txt"], ("a",), ["train/a/1.jpg"], [0], "splits without images left out: val"),
-    ],
-)
-def test_layouts(
-    tmp_path: Path,
-    files: list[str],
-    classes: tuple[str, ...] | None,
-    listed: list[str],
-    labels: list[int],
-    warning: str | None,
-) -> None:
-    source = scan(make(tmp_path, files))
-    assert (source.kind, source.classes) == ("flat" if classes is None else "classes", classes)
-    assert (paths(source), numbers(source)) == (listed, labels)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(tmp_path: Path, layout: tuple[str, str | None, str, list[int], str]) -> None:
+    files, classes, listed, labels, warning = layout
+    source = scan(make(tmp_path, files.split()))
+    assert source.kind == ("flat" if classes is None else "classes")
+    assert source.classes == (None if classes is None else tuple(classes.split()))
+    assert (paths(source), numbers(source)) == (listed.split(), labels)
     assert warning in source.warnings if warning else not source.warnings
 
 
@@ -168,23 +97,12 @@ def test_folders_without_images_beside_splits_do_not_count(tmp_path: Path) -> No
     assert b"meta/deep" in list(source.watched.paths)
 
 
-def test_images_beside_splits_are_an_error(tmp_path: Path) -> None:
-    make(tmp_path, ["train/a/1.jpg", "val/a/2.jpg", "extra/3.jpg", "meta/x.txt"])
-    with pytest.raises(
-        SourceError, match=r"only splits or only classes, found the splits train, val, and extra \(.*manifest"
-    ):
-        scan(tmp_path)
-
-
 def test_one_class_may_be_called_like_a_split(tmp_path: Path) -> None:
     source = scan(make(tmp_path, ["bus/1.jpg", "car/1.jpg", "train/1.jpg", "val/readme"]))
     assert source.classes == ("bus", "car", "train", "val")
     assert source.warnings[:2] == (
         "folder train taken as a class, not as a split: images are in bus, car beside it, too",
         "class folders without images: val (their numbers are kept)",
-    )
-    assert scan(make(tmp_path / "upper", ["a/1.jpg", "Train/1.jpg"])).warnings == (
-        "folders Train taken as classes: splits are written in lower case",
     )
 
 
@@ -205,17 +123,13 @@ def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a" / "up").symlink_to(tmp_path)
     (tmp_path / "a" / "self").symlink_to(".")
     (tmp_path / "a" / "knot").symlink_to("knot")
+    for one, other in ("ab", "ba"):  # which end
+        (tmp_path / one / "to").symlink_to(tmp_path / other)
     source = scan(tmp_path)
-    assert paths(source) == ["a/1.jpg", "b/1.jpg"]
-    assert source.warnings == ("links to a folder above them skipped: a/self, a/up",)
-    assert source.notes == ("files that are no images left out: 1 without a suffix (a/knot)",)
-
-
-def test_links_between_class_folders_end(tmp_path: Path) -> None:
-    make(tmp_path, ["a/1.jpg", "b/1.jpg"])
-    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
-    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
-    assert paths(scan(tmp_path)) == ["a/1.jpg", "a/to_b/1.jpg", "b/1.jpg", "b/to_a/1.jpg"]
+    assert paths(source) == ["a/1.jpg", "a/to/1.jpg", "b/1.jpg", "b/to/1.jpg"]
+    (skipped,) = source.warnings
+    assert skipped == "links to a folder above them skipped: a/self, a/to/to, a/up, b/to/self, b/to/to and 1 more"
+    assert source.notes == ("files that are no images left out: 2 without a suffix (a/knot, b/to/knot)",)
 
 
 def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
@@ -238,6 +152,10 @@ def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
         (["a.tfrecord-00000-of-00001"], r"; a pattern names shards: '/.*/a\.tfrecord-\*-of-\*'$"),
         (["b/x.lmdb"], r"; name the container itself: /.*/b/x\.lmdb$"),
         (["._a.jpg"], "found 1 hidden images"),
+        (
+            ["train/a/1.jpg", "val/a/2.jpg", "extra/3.jpg", "meta/x.txt"],
+            r"only splits or only classes, found the splits train, val, and extra \(.*manifest",
+        ),
     ],
 )
 def test_a_folder_without_images_is_an_error(tmp_path: Path, files: list[str], message: str) -> None:
@@ -272,11 +190,8 @@ def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(
-        tmp_path,
-        [f"{split}/{name}/{number}.jpg" for split in ("train", "val") for name in "ab" for number in range(20)],
-    )
-    source = scan(tmp_path)
+    folders = [f"{split}/{name}" for split in ("train", "val") for name in "ab"]
+    source = scan(make(tmp_path, [f"{folder}/{number}.jpg" for folder in folders for number in range(20)]))
     shuffled = source.shuffled(7)
     assert shuffled.splits == source.splits
     for _, start, stop in source.splits:
@@ -287,27 +202,10 @@ def test_shuffle_permutes_inside_each_split_and_never_changes(tmp_path: Path, mo
     assert paths(shuffled) == paths(source.shuffled(7)) != paths(source.shuffled(8))
     first = [path.removeprefix("train/") for path in paths(shuffled)[:4]]
     assert first == ["a/10.jpg", "a/14.jpg", "b/10.jpg", "b/17.jpg"]  # golden: packed sets depend on it
-
-
-def test_shuffle_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [str(number) for number in range(9000)]
-    source = Listing(
-        root=Path(),
-        kind="flat",
-        classes=None,
-        splits=(("a", 0, 3000), ("b", 3000, 9000)),
-        paths=Strings.gather(map(str.encode, names)),
-        listed_labels=np.zeros(9000, np.int32),
-        watched=Watched(Strings.gather(()), np.zeros(0, np.int64)),
-    )
-    whole = paths(source.shuffled(7))
-    assert sorted(whole[:3000]) == sorted(names[:3000])
-    assert sorted(whole[3000:]) == sorted(names[3000:])
-    monkeypatch.setattr(arrays, "STEP", 1000)
-    assert paths(source.shuffled(7)) == whole
-    assert paths(replace(source, order=np.arange(9000)[::-1].copy()).shuffled(7)) == [
-        names[8999 - int(name)] for name in whole
-    ]
+    monkeypatch.setattr(arrays, "STEP", 7)
+    assert paths(source.shuffled(7)) == paths(shuffled)
+    backwards = np.arange(len(source))[::-1].copy()
+    assert paths(replace(source, order=backwards).shuffled(7))[:40] != paths(shuffled)[:40]
 
 
 def test_fingerprint_follows_paths_labels_and_order_alone(tmp_path: Path) -> None:
@@ -327,16 +225,92 @@ def test_fingerprint_follows_paths_labels_and_order_alone(tmp_path: Path) -> Non
     assert pickle.loads(pickle.dumps(one)).fingerprint() == one.fingerprint()
 
 
-def test_every_listed_folder_is_watched_with_its_time(tmp_path: Path) -> None:
-    make(tmp_path, ["a/x/1.jpg", "b/1.jpg"])
-    watched = scan(tmp_path).watched
-    assert sorted(watched.paths) == [b"", b"a", b"a/x", b"b"]
-    for path, stamp in zip(watched.paths, watched.stamps, strict=True):
-        assert (tmp_path / os.fsdecode(path)).stat().st_mtime_ns == stamp
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    """Write a metadata file in the format of its suffix, and the image files that its rows name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pytest.importorskip("pyarrow")
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(rows), path)
+    for row in rows:
+        add(path.parent / str(row["file_name"]))
+    return path
 
 
-def test_strings_hold_any_bytes() -> None:
-    values = [b"", b"a\0b", b"\xff", b""]
-    assert list(Strings.gather(values)) == values
-    assert list(Strings.split(b"a\0\0bc\0")) == [b"a", b"", b"bc"]
-    assert len(Strings.split(b"")) == 0
+def add(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def labels(source: Listing) -> dict[str, int]:
+    return {source.path(index).decode(): source.label(index) for index in range(len(source))}
+
+
+ROWS: list[dict[str, object]] = [
+    {"file_name": "b/2.jpg", "label": "dog", "text": "x"},
+    {"file_name": "1.jpg", "label": "cat", "text": "y"},
+]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("places", [("",), ("test/", "train/")])
+def test_labels_and_fields_come_from_metadata(tmp_path: Path, suffix: str, places: tuple[str, ...]) -> None:
+    for place in places:
+        write(tmp_path / f"{place}metadata{suffix}", ROWS)
+        add(tmp_path / place / "3.jpg")
+    source = scan(tmp_path)
+    assert (source.root, source.classes, source.fields) == (tmp_path, ("cat", "dog"), ("text.txt",))
+    assert labels(source) == {
+        f"{place}{name}": label for place in places for name, label in (("b/2.jpg", 1), ("1.jpg", 0), ("3.jpg", -1))
+    }
+    assert {name for name, _, _ in source.splits} == {place[:-1] or "all" for place in places}
+    assert any(line.endswith(f": {len(places)}") for line in source.warnings if "without a row" in line)
+    reader = FolderReader(tmp_path)
+    assert (reader.source.fingerprint(), reader.source.root) == (source.fingerprint(), tmp_path)
+    write(tmp_path / f"{places[-1]}metadata{suffix}", [*ROWS, {**ROWS[0], "file_name": "3.jpg"}])
+    assert labels(FolderReader(tmp_path).source)[f"{places[-1]}3.jpg"] == 1  # not from the cache
+
+
+def test_metadata_of_the_root_describes_splits(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"file_name": "./train/1.jpg", "label": 1}, {"file_name": "val/1.jpg", "label": 0}]
+    write(tmp_path / "metadata.csv", rows)
+    source = scan(tmp_path)
+    assert (labels(source), source.splits) == (
+        {"train/1.jpg": 1, "val/1.jpg": 0},
+        (("train", 0, 1), ("val", 1, 2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "classes"),
+    [
+        ("metadata.csv", {"file_name": "cat/1.jpg", "text": "class folders are better than no label"}, ("cat", "dog")),
+        ("metadata.csv", {"licence": "free", "file_name": "cat/1.jpg", "Label": "lion"}, ("lion",)),
+        ("cat/metadata.csv", {"file_name": "1.jpg", "label": "lion"}, ("cat", "dog")),
+    ],
+)
+def test_class_folders_beside_metadata(
+    tmp_path: Path, name: str, row: dict[str, object], classes: tuple[str, ...]
+) -> None:
+    write(tmp_path / name, [row])
+    add(tmp_path / "dog/1.jpg")
+    source = scan(tmp_path)
+    assert source.classes == classes
+    line = f"metadata files not read (pack one itself to use it as a list): {name}"
+    assert (line in source.notes) == (classes != ("lion",))
+
+
+def test_options_and_errors_are_those_of_lists(tmp_path: Path) -> None:
+    path = write(tmp_path / "train/metadata.csv", [{"file_name": "1.jpg", "kind": "cat", "label": "x"}])
+    assert scan(tmp_path, SourceOptions(label_column="kind")).classes == ("cat",)
+    path.write_text("file_name,label\n1.jpg\n")
+    with pytest.raises(SourceError, match=r"train/metadata\.csv, line 2: expected 2 columns"):
+        scan(tmp_path)
+    path.write_text("file_name,label\n,2\n")
+    with pytest.raises(SourceError, match=r"train/metadata\.csv, line 2: the path is empty|the path is not text"):
+        scan(tmp_path)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from iofast import kernel
+from iofast.containers.base import Reader
 
 
 def image(width: int, height: int, kind: str = "JPEG", orientation: int = 1, seed: int = 0) -> bytes:
@@ -39,6 +43,19 @@ def settle(root: Path) -> None:
     """Date folders back, so that no file seems to have been added or removed lately."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
         os.utime(folder, (1_000_000_000, 1_000_000_000))
+
+
+def decode(reader: Reader, rows: Sequence[int], size: int = 8) -> tuple[np.ndarray, list[int]]:
+    """Whole images resampled to a square, and the status of each row; asked for as rows 1 … n of what was located."""
+    located, count = reader.locate(np.array([0, *rows])), len(rows)
+    boxes = np.zeros((count, 8), np.int32)
+    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width[1:], located.height[1:], size
+    out, status = np.zeros((count, size, size, 3), np.uint8), np.full(count, -1, np.int32)
+    context = kernel.Context(kernel.DecodeOptions())
+    with reader.payloads(located, 1, count + 1) as payloads:
+        kernel.decode_batch(context, payloads, boxes, np.zeros(count, np.uint8), out, status, 0, count)
+    context.close()
+    return out, status.tolist()
 
 
 def few(root: Path, good: int, bad: int = 0) -> Path:

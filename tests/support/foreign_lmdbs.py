@@ -24,15 +24,6 @@ def pixels(number: int, size: tuple[int, int] = (24, 16)) -> NDArray[np.uint8]:
     return np.stack((rows * 5 + number, columns * 3, np.full_like(rows, number * 7)), 2).astype(np.uint8)
 
 
-def varint(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
 def write(path: Path, entries: Mapping[bytes, bytes], *, folder: bool = False) -> Path:
     """Write an LMDB file, or folder, dated one minute back."""
     with (

@@ -1,9 +1,13 @@
-"""Packing on Ray: the bytes of one run, errors as without Ray, resumed with the same command."""
+"""Packing on Ray and SLURM: the bytes of one run, errors as without them, resumed with the same command."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,10 @@ import pytest
 from command_line import CommandLine
 from object_store import free_port
 from packing_runs import Interrupt, digests, repeated_images
+from PIL import Image
 from places import ROOT
 from ray_here import own_ray_folders, running_ray
+from slurm_here import running_slurm
 
 from iofast import open_reader, pack
 from iofast.errors import ContainerError, ErrorBudgetError, SourceError, TargetError
@@ -110,28 +116,21 @@ def test_relative_paths_and_patterns(ray: Any, images: Path, tmp_path: Path, mon
     assert digests(tmp_path / "one") == digests(tmp_path / "ray")
 
 
-def test_resumes_after_the_driver_was_stopped(ray: Any, images: Path, tmp_path: Path) -> None:
+def test_goes_on_after_the_driver_was_stopped_and_with_parts_of_other_runs(
+    ray: Any, images: Path, tmp_path: Path
+) -> None:
     one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
     options = options_of("t.tar", on="ray")
+    pack(images, one, **options_of("t.tar"))
     with pytest.raises(KeyboardInterrupt, match="interrupted; the same command goes on from there"):
         run(images, other, PackOptions(**options), Interrupt(2), WorkerPool(1, idle=True))
     report = pack(images, other, **options)
     assert report.resumed >= 14
     assert report.images_per_second < 60 / report.seconds
     assert digests(other.parent) == digests(one.parent)
-
-
-def test_goes_on_with_parts_of_other_runs(ray: Any, images: Path, tmp_path: Path) -> None:
-    one, other = both(tmp_path, "t.tar")
-    pack(images, one, **options_of("t.tar"))
-    pack_part(images, other, 2, 3, **options_of("t.tar"))
-    assert pack(images, other, on="ray", **options_of("t.tar")).resumed == 21
-    assert digests(other.parent) == digests(one.parent)
     for number in (1, 2, 3):
         pack_part(images, other, number, 3, **options_of("t.tar", overwrite=True))
-    again = pack(images, other, on="ray", **options_of("t.tar", overwrite=True))
-    assert again.resumed == 60
+    assert pack(images, other, **options, overwrite=True).resumed == 60
     assert digests(other.parent) == digests(one.parent)
 
 
@@ -215,3 +214,68 @@ def test_through_the_client_port_of_a_cluster(images: Path, tmp_path: Path) -> N
         ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert digests(other.parent) == digests(one.parent)
+
+
+SCRIPT = ROOT / "examples" / "pack_slurm.sh"
+SHAPE = ("--resize", "64", "--shard-records", "20")
+
+
+def make_images(root: Path, count: int, size: tuple[int, int]) -> Path:
+    root.mkdir()
+    for number in range(count):
+        Image.effect_noise(size, number + 1).convert("RGB").save(root / f"{number:04d}.jpg")
+    return root
+
+
+def packed_at_once(images: Path, folder: Path) -> dict[str, str]:
+    """The files of a run without parts."""
+    folder.mkdir()
+    pack(images, folder / "t.tar", resize=64, shard_records=20)
+    return digests(folder)
+
+
+@pytest.fixture
+def command_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))
+
+
+def test_the_script_in_the_environment_of_an_array(command_on_path: None, tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 80, (20, 16))
+    target = tmp_path / "t.tar"
+    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "2", "SLURM_ARRAY_TASK_COUNT": "2"}
+    for task in "21":
+        environment = {**os.environ, **array, "SLURM_ARRAY_TASK_ID": task}
+        subprocess.run(["bash", SCRIPT, images, target, *SHAPE], env=environment, check=True)
+    assert digests(tmp_path, "t") == packed_at_once(images, tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_an_array_with_a_task_that_is_killed_and_requeued(
+    command_on_path: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    images = make_images(tmp_path / "images", 240, (1200, 900))
+    (tmp_path / "array").mkdir()
+    target, output = tmp_path / "array" / "t.tar", tmp_path / "output"
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
+        words = ("--array=1-4", "--cpus-per-task=1", f"--output={output}", "--parsable")
+        job = slurm.run("sbatch", *words, str(SCRIPT), str(images), str(target), *SHAPE)
+        number = kill_a_part(target.with_name("t.tar.partial"))
+        while slurm.run("squeue", "-h", "-t", "R,CG", "-j", f"{job}_{number}"):
+            time.sleep(0.1)
+        slurm.run("scontrol", "requeue", f"{job}_{number}")
+        slurm.wait_for(job)
+        assert "Restarts=1" in slurm.run("scontrol", "show", "job", f"{job}_{number}")
+    assert digests(tmp_path / "array") == packed_at_once(images, tmp_path / "one"), output.read_text()
+
+
+def kill_a_part(partial: Path, seconds: float = 60) -> int:
+    """Kill a process in the middle of a part; return the part's number."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for lock in partial.glob("lock-*"):
+            with contextlib.suppress(OSError, ValueError):
+                if any(path.stat().st_size for path in partial.glob("shard-*")):
+                    os.kill(int(lock.read_text()), signal.SIGKILL)
+                    return int(lock.name[5:])
+        time.sleep(0.01)
+    raise AssertionError("no part was found in the middle")
