@@ -18,7 +18,7 @@ from loader_sets import all_labels, digest, photographs, upright, workers, write
 from pixel_work import apply
 from tqdm import tqdm
 
-from iofast import FastDataset, FastLoader, kernel, order
+from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
@@ -58,25 +58,18 @@ def compare(own: FastLoader, other: FastLoader, epochs: int = 2) -> None:
             most = 2 if images.dtype == torch.uint8 else 2.01 / 255
             assert (images.double() - expected.double()).abs().max() <= most
             assert own.last_valid is not None
-            assert other.last_valid is not None
-            assert torch.equal(own.last_valid, other.last_valid)
+            assert torch.equal(own.last_valid, other.last_valid)  # type: ignore[arg-type]
     assert own.failures == other.failures
 
 
 MIXED: dict[str, Any] = {"transform": [*CROP, T.CutMix(num_classes=N)], "dtype": torch.float32}
 CASES: dict[str, dict[str, Any]] = {
     "crop": {},
-    "evaluation": {"transform": [T.Resize(32), T.CenterCrop(24)]},
     "resize": {"transform": [T.Resize((20, 28))]},
     "window": {"transform": [T.RandomCrop((24, 20)), T.RandomHorizontalFlip()]},
-    **{
-        f"rank {rank} of 3{', drop_last' * drop}": {"rank": rank, "world_size": 3, "drop_last": drop}
-        for rank in range(3)
-        for drop in (False, True)
-    },
-    "blocks": {"shuffle": False, "order": order.Blocks(4, 2)},
+    "rank": {"rank": 2, "world_size": 3},
+    "rank, drop_last": {"rank": 1, "world_size": 3, "drop_last": True},
     "list": {"shuffle": False, "order": [5, 5, 1, 0, 39, 38, 7, 5]},
-    "repeated": {"shuffle": False, "order": order.Repeated(2)},
     "replaced": {**MIXED, "on_error": "replace"},
     "dropped": {**MIXED, "on_error": "drop"},
     "crops outside": {"transform": [T.CenterCrop(60)], "on_error": "drop"},
@@ -125,20 +118,16 @@ def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
-@pytest.mark.parametrize("mix", [None, T.CutMix(num_classes=N)], ids=repr)
-def test_pixel_work_is_that_of_the_usual_way(numbered: FastDataset, mix: T.Transform | None, there: bool) -> None:
+def test_pixel_work_is_that_of_the_usual_way(numbered: FastDataset, there: bool) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 5}
-    steps = [*CROP, *COLOURS, *([mix] if mix else [])]
+    steps = [*CROP, *COLOURS, T.CutMix(num_classes=N)]
     made = cached(numbered, there=there, transform=steps, dtype=torch.float32, **options)
     usually = usual(numbered, transform=steps, dtype=torch.float32, **options)
     plain = cached(numbered, transform=CROP, **options)
     for batch, ((images, labels), (_, theirs), (raw, _)) in enumerate(zip(made, usually, plain, strict=True)):
         assert torch.equal(labels, theirs)
         work = T.compile(steps).work(Draw(5, 0, np.arange(8 * batch, 8 * batch + 8)), np.full(8, 24), np.full(8, 24))
-        if mix is not None:
-            work = work.paired(np.arange(8) ^ 1)
-        wanted = apply(raw, T.compile(steps).ops, work=work)
-        assert torch.equal(images, wanted)
+        assert torch.equal(images, apply(raw, T.compile(steps).ops, work=work.paired(np.arange(8) ^ 1)))
 
 
 def test_without_a_transform(tmp_path: Path, numbered: FastDataset) -> None:
@@ -158,37 +147,28 @@ def test_a_state_serves_either_way(numbered: FastDataset) -> None:
     assert own.state_dict() == other.state_dict()
 
 
-def test_a_subset_and_dictionaries(place: Path) -> None:
-    dataset = FastDataset(place / "numbered.lmdb", indices=[30, 2, 2, 17, 8], fields=["image", "label", "index", "key"])
-    own, other = (make(dataset, 3, transform=CROP, shuffle=True) for make in (cached, usual))
-    for batch, expected in zip(own, other, strict=True):
-        assert batch["key"] == expected["key"]
-        assert batch.keys() == expected.keys() == {"image", "label", "index", "key", "valid"}
-        assert all(torch.equal(batch[name], expected[name]) for name in ("label", "index", "valid"))
-
-
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])
-@pytest.mark.parametrize("on_error", ["replace", "drop"])
-def test_functions_that_collate_other_fields(place: Path, there: bool, on_error: Any) -> None:
-    dataset = FastDataset(place / "broken.lmdb", fields=["image", "label", "key", "index"])
+def test_dictionaries_subsets_and_functions_that_collate(place: Path, there: bool) -> None:
+    fields = ["image", "label", "key", "index", "crop"]
+    dataset = FastDataset(place / "broken.lmdb", fields=fields, indices=[30, 2, 2, 17, 5, 8, 9])
     collate: dict[str, Any] = {"label": list, "key": tuple, "index": lambda values: torch.tensor(values) + 1}
-    options: dict[str, Any] = {"transform": CROP, "collate": collate, "shuffle": True, "on_error": on_error}
+    options: dict[str, Any] = {"transform": CROP, "collate": collate, "shuffle": True, "on_error": "drop"}
     for batch, expected in zip(cached(dataset, there=there, **options), usual(dataset, **options), strict=True):
-        assert isinstance(batch["label"], list)
-        assert (batch["label"], batch["key"]) == (expected["label"], expected["key"])
-        assert torch.equal(batch["index"], expected["index"])
+        assert batch.keys() == expected.keys() == {*fields, "valid"}
+        assert all(batch[name] == expected[name] for name in ("label", "key", "crop"))
+        assert all(torch.equal(batch[name], expected[name]) for name in ("index", "valid"))
 
 
 def test_each_image_is_decoded_once(numbered: FastDataset) -> None:
-    loader = cached(numbered, transform=CROP, shuffle=True)
-    for _ in range(3):
-        assert sum(len(labels) for _, labels in loader) == N
+    loader = cached(numbered, transform=CROP)
+    found: list[list[int]] = []
+    at_once(*[lambda: found.append(all_labels(loader))] * 2)
+    assert [*found, all_labels(loader)] == [list(range(N))] * 3
     stats = loader.stats
     assert stats.stages["decode"].items == stats.stages["read"].items == stats.images == N
     assert stats.stages["read"].bytes == sum(map(len, IMAGES))
     assert stats.decode == "on the CPU, once"
-    assert stats.stages["read"].work_s > 0
-    assert stats.stages["decode"].work_s > 0
+    assert min(stats.stages["read"].work_s, stats.stages["decode"].work_s) > 0
 
 
 def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +185,7 @@ def test_what_does_not_fit(numbered: FastDataset, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(filling, "free_memory", lambda: 100_000)
     with pytest.raises(OptionError, match="on cpu for 40 images"):
         cached(numbered, transform=CROP).peek()
-
-
-def test_memory_that_is_free_but_cannot_be_allocated(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces, or beyond what `set_per_process_memory_fraction` allows."""
-    loader = cached(numbered, there=True, transform=CROP)
+    loader = cached(numbered, there=True, transform=CROP)  # free, but in pieces, or beyond what the process may take
 
     def issue(work: Any) -> Any:
         raise torch.cuda.OutOfMemoryError
@@ -246,14 +222,6 @@ def test_an_interrupted_beginning_is_begun_again(numbered: FastDataset, monkeypa
         next(iter(loader))
     assert workers() == 0
     assert digest(loader) == digest(cached(numbered, transform=CROP))
-
-
-def test_two_consumers_at_once_decode_once(numbered: FastDataset) -> None:
-    loader = cached(numbered, transform=CROP)
-    found: list[list[int]] = []
-    at_once(*[lambda: found.append(all_labels(loader))] * 2)
-    assert found == [list(range(N))] * 2
-    assert loader.stats.stages["decode"].items == N
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])

@@ -40,13 +40,11 @@ def epoch(loader: FastLoader) -> torch.Tensor:
 def damage(path: Path, index: int, row: int) -> None:
     """Change a byte in the middle of one row of one image."""
     with LmdbReader(path) as reader:
-        offset = int(reader.locate(np.array([index])).offset[0])
-        width = 240
+        place = int(reader.locate(np.array([index])).offset[0]) + 240 * row + 120
+    data = path.read_bytes()
     with path.open("r+b") as file:
-        file.seek(offset + width * row + width // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 8]))
+        file.seek(place)
+        file.write(bytes([data[place] ^ 8]))
 
 
 def test_damage_anywhere_in_an_image_is_found_when_it_is_first_read(container: Path) -> None:
@@ -78,7 +76,7 @@ def test_later_epochs_give_the_pixels_of_the_first(container: Path, transform: l
     loader.set_epoch(0)
     assert torch.equal(epoch(loader), expected[0])
     assert compared.all()
-    for some in (slice(None), slice(0, 0), slice(1, 8, 3), slice(0, 8, 2)):
+    for some in (slice(0, 0), slice(1, 8, 3)):
         compared[:] = False
         compared[some] = True
         loader.set_epoch(0)

@@ -70,32 +70,28 @@ class TestEverySampler:
 
 
 def test_checksums_refuse_other_indices(twenty: FastDataset) -> None:
-    state = make(twenty, [1, 2, 3]).state_dict()
-    make(twenty, [1, 2, 3]).load_state_dict(state)
-    with pytest.raises(StateError, match=r"another order: .*checksum"):
-        make(twenty, [1, 3, 2]).load_state_dict(state)
-    weighted = make(twenty, WeightedRandomSampler([1.0] * N, N)).state_dict()
-    with pytest.raises(StateError, match=r"another order: .*checksum"):
-        make(twenty, WeightedRandomSampler([0.0] + [1.0] * (N - 1), N)).load_state_dict(weighted)
+    weights = [1.0] * N, [0.0] + [1.0] * (N - 1)
+    for own, other in (([1, 2, 3], [1, 3, 2]), tuple(WeightedRandomSampler(each, N) for each in weights)):
+        state = make(twenty, own).state_dict()
+        make(twenty, own).load_state_dict(state)
+        with pytest.raises(StateError, match=r"another order: .*checksum"):
+            make(twenty, other).load_state_dict(state)
 
 
 class TestShares:
     """A DistributedSampler gives each rank its share by itself."""
 
-    def shares(self, twenty: FastDataset, **options: Any) -> list[FastLoader]:
-        samplers = [DistributedSampler(range(N), 2, rank, **options) for rank in (0, 1)]  # type: ignore[arg-type]
-        return [make(twenty, sampler, rank, 2) for rank, sampler in enumerate(samplers)]
-
     def test_resume_in_epoch_3_from_any_ranks_state(self, twenty: FastDataset) -> None:
-        whole = self.shares(twenty)
-        for loader in whole:
+        def loaders() -> list[FastLoader]:
+            return [make(twenty, DistributedSampler(range(N), 2, rank), rank, 2) for rank in (0, 1)]  # type: ignore[arg-type]
+
+        whole, first = loaders(), loaders()[1]
+        for loader in (*whole, first):
             loader.set_epoch(3)
         expected = [labels_of(loader) for loader in whole]
         assert sorted(label for share in expected for batch in share for label in batch) == list(range(N))
-        first = self.shares(twenty)[1]
-        first.set_epoch(3)
         labels_of(first, 2)
-        for loader, share in zip(self.shares(twenty), expected, strict=True):
+        for loader, share in zip(loaders(), expected, strict=True):
             loader.load_state_dict(first.state_dict())
             assert labels_of(loader) == share[2:]
 
@@ -106,12 +102,8 @@ class TestShares:
             return sample | {"label": torch.tensor([sample["label"], int(rng.integers(1 << 40))])}
 
         def made(loaders: list[FastLoader]) -> dict[int, tuple[int, bytes]]:
-            found = [
-                (int(number), int(draw), image)
-                for each in loaders
-                for images, labels in each
-                for image, (number, draw) in zip(images, labels, strict=True)
-            ]
+            batches = [batch for each in loaders for batch in each]
+            found = [(*label.tolist(), image) for batch in batches for image, label in zip(*batch, strict=True)]
             return {number: (draw, image.numpy().tobytes()) for number, draw, image in found}
 
         given = {"transform": [T.RandomResizedCrop(8)], "map_sample": drawn}

@@ -53,6 +53,7 @@ class TestResume:
         assert (again.epoch, again.batch) == (state["epoch"], state["batch"])
         if after < 4:
             assert digest(again) == digest(epochs[0][after:])
+            assert again.stats.images == N - BATCH * after  # those before are not decoded
         assert [labels_of(again), labels_of(again)] == labels[1:]
 
     def test_a_sample_of_the_grid(self, held: Mapping[str, FastDataset]) -> None:
@@ -69,13 +70,6 @@ class TestResume:
             got = determinism.resumed(held[other], ordering, state, ranks, 1 + number % 2)
             assert got == whole[returned:], f"{mode}, from {one} to {other}"
 
-    def test_resume_far_into_a_large_epoch_costs_nothing(self, twenty: FastDataset) -> None:
-        """The loader decodes only the batches from the place on."""
-        loader = make(twenty, batch_size=1, prefetch=1, num_workers=1)
-        loader.load_state_dict(loader.state_dict() | {"epoch": 10**9, "batch": 18})
-        assert len(labels_of(loader)) == 2
-        assert loader.stats.images == 2
-
     def test_a_batch_that_failed_was_not_returned(self, tmp_path: Path) -> None:
         broken = FastDataset(with_broken(tmp_path / "broken.lmdb", [jpeg(photo(60, 40, n)) for n in range(6)], [3]))
         loader = make(broken, batch_size=2, shuffle=False)
@@ -90,10 +84,15 @@ class TestResume:
 
 class TestState:
     def test_small_and_fit_for_json(self, twenty: FastDataset) -> None:
-        state = make(twenty).state_dict()
-        assert json.loads(json.dumps(state)) == state
+        loader = make(twenty, seed=np.int64(3), batch_size=np.int32(6))
+        loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
+        state = loader.state_dict()
+        assert json.loads(json.dumps(state)) == state == make(twenty).state_dict() | {"epoch": 2}
         assert set(state) == {"version", "epoch", "batch", "seed", "B", "order", "fingerprint"}
         assert len(json.dumps(state)) < 500
+        for wrong in (-1, 1.5, None):
+            with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
+                loader.set_epoch(wrong)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -102,19 +101,15 @@ class TestState:
             ({"batch_size": 7}, r"another global batch .*: expected B 7, found 6"),
             ({"shuffle": False}, "another order: .*sequential.*found.*shuffled"),
             ({"indices": range(1, N)}, "other data: expected fingerprint"),
-            ({"indices": None}, "other data: expected fingerprint"),
+            ({"path": "numbered.lmdb"}, "other data: expected fingerprint"),
         ],
     )
-    def test_another_loaders_state(
-        self, place: Path, twenty: FastDataset, change: dict[str, Any], message: str
-    ) -> None:
-        if "indices" in change:
-            path = place / "numbered.lmdb" if change["indices"] is None else twenty.path
-            other = make(FastDataset(path, indices=change["indices"]))
-        else:
-            other = make(twenty, **change)
+    def test_another_loaders_state(self, place: Path, change: dict[str, Any], message: str) -> None:
+        options = dict(change)
+        path, indices = place / options.pop("path", "twenty.lmdb"), options.pop("indices", None)
+        state = make(FastDataset(place / "twenty.lmdb")).state_dict()
         with pytest.raises(StateError, match=message):
-            other.load_state_dict(make(twenty).state_dict())
+            make(FastDataset(path, indices=indices), **options).load_state_dict(state)
 
     def test_of_grouped_batches_of_another_size(self, twenty: FastDataset) -> None:
         state = make(twenty, shuffle=False, order=order.Grouped(3)).state_dict()
@@ -127,7 +122,6 @@ class TestState:
             ({}, "without version, epoch"),
             ([1], "must be a mapping, found list"),
             ({"batch": 5}, "epoch 0 must be at batch 4 or before, found batch 5"),
-            ({"batch": -1}, "batch of a loader's state must be a whole number up to .*, found -1"),
             ({"epoch": "1"}, "epoch of a loader's state must be a whole number up to .*, found '1'"),
             ({"version": 2}, "another version of the state: expected version 1, found 2"),
         ],
@@ -137,11 +131,6 @@ class TestState:
         given = loader.state_dict() | state if state and isinstance(state, dict) else state
         with pytest.raises(StateError, match=message):
             loader.load_state_dict(given)
-
-    def test_numbers_of_numpy(self, twenty: FastDataset) -> None:
-        loader = make(twenty, seed=np.int64(3), batch_size=np.int32(6))
-        loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
-        assert json.loads(json.dumps(loader.state_dict())) == make(twenty).state_dict() | {"epoch": 2}
 
     def test_copies_are_at_the_same_place(self, twenty: FastDataset) -> None:
         loader = make(twenty)
@@ -223,12 +212,6 @@ def test_where_the_next_iterator_begins(script: str) -> None:
             case _:
                 course.set_epoch(count, anew=name == "anew")
     assert course.next == PLACES[script]
-
-
-def test_epochs_are_whole_numbers(twenty: FastDataset) -> None:
-    for wrong in (-1, 1.5, "1", None):
-        with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
-            make(twenty).set_epoch(wrong)  # type: ignore[arg-type]
 
 
 class TestFrameworks:

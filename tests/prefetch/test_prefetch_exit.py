@@ -35,7 +35,6 @@ def late(ask):
 """
 EXITS = {
     "alive": "made = make(); next(made)",
-    "unused": "made = make()",
     "in a cycle": "made = make(); cycle = [made]; cycle.append(cycle); del made, cycle",
     "in a daemon thread": "made = make(); threading.Thread(target=list, args=(made,), daemon=True).start(); "
     "time.sleep(0.05)",

@@ -7,8 +7,8 @@ import random
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -39,14 +39,6 @@ class Gate(PrefetchJob[int, int]):
 
     def finish(self) -> int:
         return 0
-
-
-def test_start_is_the_first_number() -> None:
-    made = Prefetch(lambda number: Counted(number, 2), 9, num_workers=2, depth=3, start=4)
-    assert list(made) == expected(9, 2)[4:]
-    assert made.times().batches == 5
-    assert list(Prefetch(Counted, 9, num_workers=2, depth=3, start=9)) == []
-    assert workers() == 0
 
 
 @given(
@@ -101,6 +93,17 @@ def test_the_wanted_number_of_threads_works() -> None:
     assert workers() == 0
 
 
+@pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
+def test_sizes_below_one(resize: dict[str, int]) -> None:
+    made = Prefetch(Counted, 9, num_workers=2, depth=3)
+    with pytest.raises(OptionError, match="must be 1 or more, found"):
+        made.resize(**resize)
+    assert list(made) == expected(9, 3)
+    made.resize(8, 8)  # after the end it starts nothing
+    assert workers() == 0
+    assert list(made) == []
+
+
 def test_depth_shrinks_and_grows() -> None:
     trace = Trace()
     made = Prefetch(lambda number: Counted(number, 1, trace), 100, num_workers=2, depth=6)
@@ -111,98 +114,29 @@ def test_depth_shrinks_and_grows() -> None:
         assert eventually(lambda taken=taken: trace.begun == max(6, taken + 2))
     made.resize(depth=10)
     assert eventually(lambda: trace.begun == 17)
-    made.close()
-
-
-def test_parked_threads_do_nothing() -> None:
-    at_work = deque[int](maxlen=200)
-
-    class Noted(Counted):
-        def run(self, number: int, part: int) -> None:
-            at_work.append(number)
-            super().run(number, part)
-
-    made = Prefetch(lambda number: Noted(number, 1), 10_000, num_workers=8, depth=2)
-    made.resize(num_workers=1)
-
-    def one_thread_works() -> bool:
-        for _ in range(at_work.maxlen or 0):
-            next(made)
-        return len(set(at_work)) == 1
-
-    assert eventually(one_thread_works), "the others are parked once they were scheduled"
-    made.close()
-
-
-@pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
-def test_sizes_below_one(resize: dict[str, int]) -> None:
-    made = Prefetch(Counted, 9, num_workers=2, depth=3)
-    with pytest.raises(OptionError, match="must be 1 or more, found"):
-        made.resize(**resize)
-    assert list(made) == expected(9, 3)
-
-
-def test_resize_after_the_end_starts_nothing() -> None:
-    made = Prefetch(Counted, 9, num_workers=2, depth=3)
-    next(made)
-    made.close()
-    made.resize(8, 8)
-    assert workers() == 0
-    assert list(made) == []
-
-
-def test_a_machine_that_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
-
-    def start_four(thread: threading.Thread) -> None:
-        if thread.name in ("iofast-4", "iofast-5"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    made = Prefetch(Counted, 60, num_workers=2, depth=3)
-    monkeypatch.setattr(threading.Thread, "start", start_four)
-    made.resize(num_workers=8)
-    assert made.num_workers == workers() == 4
-    made.resize(num_workers=1)
-    made.resize(num_workers=4)
-    assert made.num_workers == 4
-    assert list(made) == expected(60, 3)
-
-
-def test_threads_end_without_the_finalizer() -> None:
-    """A Ctrl-C may interrupt the finalizer."""
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=3, depth=3)
-    next(made)
-    made.resize(num_workers=2)
-    made._finalizer.detach()
+    made._finalizer.detach()  # a Ctrl-C may interrupt it
     del made
     assert eventually(lambda: workers() == 0)
 
 
-class Busy(PrefetchJob[int, int]):
+class Busy(Counted):
     """Computes for 4 ms in each of two slices."""
-
-    def prepare(self) -> list[int]:
-        return [0, 1]
 
     def run(self, number: int, part: int) -> None:
         end = time.thread_time() + 0.004
         while time.thread_time() < end:
             pass
 
-    def finish(self) -> int:
-        return 1
-
 
 def test_times() -> None:
-    made = Prefetch(lambda _: Busy(), 12, num_workers=1, depth=2)
+    made = Prefetch(lambda number: Busy(number, 2), 12, num_workers=1, depth=2)
     seen = []
     for _ in made:
         seen.append(made.times())
         time.sleep(0.001)
     last = made.times()
     assert [times.batches for times in seen] == list(range(1, 13))
-    for earlier, later in zip(seen, [*seen[1:], last], strict=True):
+    for earlier, later in pairwise([*seen, last]):
         difference = later - earlier
         for name in ("wall_s", "wait_s", "work_s", "cpu_s", "made"):
             assert getattr(difference, name) > -1e-4, "three clocks are read one after the other"
