@@ -17,7 +17,7 @@ import torch
 from at_once import at_once, in_child
 from loader_sets import CLASSES, photographs, upright, write_folder
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from iofast import FastDataset, open_writer
 from iofast.errors import DecodeError, OptionError, SourceError
@@ -198,22 +198,6 @@ def test_torch_dataloader(path: Path, count: int) -> None:
     assert [len(each) for each in labels] == [16, 16, 8]
     assert torch.cat(labels).tolist() == LABELS
     assert torch.equal(torch.cat(images), torch.stack([image for image, _ in dataset]))
-
-
-@pytest.mark.slow  # a fresh interpreter takes seconds to import torch; test_pickle is of the same state
-def test_torch_dataloader_spawns(place: Path) -> None:
-    both = ConcatDataset([FastDataset(place / name, transform=to_tensor) for name in ("set.lmdb", "folder")])
-    (images, labels), *more = DataLoader(both, 2 * N, num_workers=1, multiprocessing_context="spawn")
-    assert (labels.tolist(), more) == (LABELS * 2, [])
-    assert torch.equal(images, torch.stack([both[i][0] for i in range(2 * N)]))
-
-
-def test_torch_dataloader_names_a_broken_image(place: Path) -> None:
-    dataset = FastDataset(place / "broken.lmdb", transform=to_tensor)
-    batches = iter(DataLoader(dataset, batch_size=4, shuffle=True, num_workers=1))
-    with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+(5|6|30): "):
-        list(batches)
-    batches._shutdown_workers()  # the garbage collector would wait five seconds for them, in any test
 
 
 def test_threads(dataset: FastDataset) -> None:

@@ -65,12 +65,6 @@ class TestTheSameBatches:
         for _ in range(2):
             check_equal(own, other)
 
-    def test_a_list_of_images_of_a_users_function_is_copied(self, place: Path) -> None:
-        loader = there(place, **CASES["collated to a list"])
-        for images, _ in loader:
-            owners = model(loader).device_memory.held
-            assert all(image.untyped_storage().data_ptr() in owners for image in images)
-
     def test_map_batch_gets_it_in_the_consumers_thread(self, place: Path) -> None:
         seen = []
 

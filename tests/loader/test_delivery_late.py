@@ -30,12 +30,10 @@ COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
 KINDS: dict[str, dict[str, Any]] = {
     "crop": {"transform": CROP},
     "colours": {"transform": COLOURS, "dtype": torch.float32},
-    "cached": {"transform": CROP, "cache": "device"},
-    "cached colours": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
+    "cached": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
 }
 DECODED: dict[str, dict[str, Any]] = {
-    "decoded there": {"transform": CROP},
-    "decoded there, colours": {"transform": COLOURS, "dtype": torch.float32},
+    "decoded there": {"transform": COLOURS, "dtype": torch.float32},
     "cached JPEGs": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
 }
 
@@ -177,22 +175,6 @@ class TestASlowBatch:
         held.append(delivery_)
         begin.set()
         assert eventually(lambda: workers() == 0), "two threads wait for each other"
-
-    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        loader = many_slices(place)
-        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
-        ahead = delivery_._ahead
-        assert ahead is not None
-
-        def interrupted() -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(ahead, "close", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            delivery_.close()
-        assert not delivery_.made._finalizer.alive
-        monkeypatch.undo()
-        delivery_.close()
 
 
 class TestASlowConsumer:

@@ -144,14 +144,6 @@ class TestSameBatches:
         for other in larger:
             assert all(map(torch.equal, small, other))
 
-    def test_each_iterator_has_its_own_epoch(self, numbered: FastDataset) -> None:
-        loader = FastLoader(numbered, 8, shuffle=True, transform=AUGMENT)
-        expected = [digest(loader), digest(loader)]
-        loader.set_epoch(0)
-        first, second = iter(loader), iter(loader)  # iter() takes the epoch, not the first batch
-        batches = list(zip(second, first, strict=True))
-        assert [digest(batch for _, batch in batches), digest(batch for batch, _ in batches)] == expected
-
 
 class TestSchedule:
     @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from loader_sets import all_labels, digest, photographs, upright, workers, write
 from pixel_work import apply
 from tqdm import tqdm
 
-from iofast import FastDataset, FastLoader, kernel
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import DecodeError, OptionError
@@ -96,25 +96,6 @@ def test_errors_raise_in_their_batch(place: Path) -> None:
             next(batches)
         messages.add(str(caught.value))
     assert len(messages) == 1
-
-
-@pytest.mark.parametrize("source", ["set.lmdb", "folder"])
-def test_pixels_are_those_of_the_oracle(place: Path, source: str) -> None:
-    """Exactly the kernel's crops of the dataset's images."""
-    dataset = FastDataset(place / source)
-    ((images, _),) = cached(dataset, N, transform=CROP, seed=2)
-    decoded = [np.ascontiguousarray(image) for image, _ in dataset]
-    heights, widths = np.array([image.shape[:2] for image in decoded]).T
-    boxes, flips = T.compile(CROP).plan(Draw(2, 0, np.arange(N)), widths, heights)
-    source = kernel.Payloads.in_memory(
-        [image.ctypes.data for image in decoded],
-        [image.size for image in decoded],
-        np.ones(N),
-        np.stack([np.ones(N), widths, heights], axis=1),
-    )
-    out, status = np.zeros((N, 24, 24, 3), np.uint8), np.zeros(N, np.int32)
-    kernel.decode_batch(kernel.Context(kernel.DecodeOptions()), source, boxes, flips, out, status, 0, N)
-    assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(out))
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["cpu", "device"])

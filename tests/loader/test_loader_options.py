@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg, photo, save
-from loader_sets import all_labels, digest, photographs, upright, write_folder, write_numbered
+from kernel_images import jpeg, photo
+from loader_sets import all_labels, digest, photographs, upright, write_folder
 from loader_sets import labels_of as taken
-from PIL import Image
 from torch.utils.data import ConcatDataset, RandomSampler, SequentialSampler, Subset
 
 from iofast import FastDataset, FastLoader
@@ -187,19 +184,6 @@ class TestErrors:
         with pytest.raises(DecodeError, match=r"bee/00003\.jpg: .*corrupt"):
             list(FastLoader(FastDataset(folder), batch_size, transform=transform))
 
-    def test_checksums_find_what_a_decoder_cannot(self, tmp_path: Path) -> None:
-        image = save(Image.fromarray(photo(40, 30, 0)), "JPEG", quality=90, restart_marker_blocks=1)
-        path = write_numbered(tmp_path / "set.lmdb", [image])
-        start = int(FastDataset(path).reader.locate(np.array([0])).offset[0])
-        data = bytearray(path.read_bytes())
-        data[start + len(image) - 40] ^= 0x04
-        path.write_bytes(data)
-        Image.open(BytesIO(data[start : start + len(image)])).load()
-        dataset = FastDataset(path)
-        with pytest.raises(DecodeError, match=r"set\.lmdb: 0+: .*CRC32C differs"):
-            list(FastLoader(dataset, transform=AUGMENT))
-        assert len(list(FastLoader(dataset, transform=AUGMENT, check=None))) == 1
-
 
 BATCH = 6  # of 20 samples: four batches, the last of two
 RESIZE = [T.Resize((8, 8))]
@@ -271,17 +255,6 @@ class TestSampler:
             wanted = list(loader.sampler)
             assert len(loader.sampler) == len(wanted) == 7  # of 20
             assert all_labels(loader) == wanted
-
-    def test_training_that_ends_its_epochs_early(self, twenty: FastDataset) -> None:
-        """As Lightning calls it for `limit_train_batches`: on every rank, behind the first `iter` and before others."""
-        whole = make(twenty, batch_size=3, rank=1, world_size=2)
-        epochs = [taken(whole) for _ in range(3)]
-        loader = make(twenty, batch_size=3, rank=1, world_size=2)
-        batches = iter(loader)
-        for epoch in range(3):
-            loader.sampler.set_epoch(epoch)
-            batches = iter(loader) if epoch else batches
-            assert [labels.tolist() for _, labels in islice(batches, 2)] == epochs[epoch][:2]
 
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_validation_that_is_broken_off_begins_anew(self, twenty: FastDataset, shuffle: bool) -> None:

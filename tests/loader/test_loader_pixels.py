@@ -19,7 +19,6 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
 from iofast.errors import OptionError
-from iofast.loader.assemble import partners
 from iofast.loader.finishing import check_dtype
 from iofast.order import Population, Shuffled
 from iofast.transforms.transform import Op
@@ -49,11 +48,6 @@ def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
     for row, image in enumerate(levels):
         np.testing.assert_allclose(made[row].numpy(), expected(image, ops, work, row), rtol=0, atol=5e-6)
     assert torch.equal(apply(images, ops, work=work, dtype=torch.float64), made.double())
-
-
-@given(seed=st.integers(0, 10_000), height=st.integers(1, 12), width=st.integers(1, 12), n=st.integers(1, 4))
-def test_all_operations_in_the_order_of_each_sample(seed: int, height: int, width: int, n: int) -> None:
-    compare(EVERYTHING, drawn_work(EVERYTHING, n, (height, width), seed), noise(n, height, width, seed))
 
 
 @given(ops=operations(), seed=st.integers(0, 1 << 20), data=st.data())
@@ -182,15 +176,6 @@ class TestMixing:
                     assert torch.equal(labels[row], all_labels[k - start])
         replacing = FastLoader(dataset, 20, on_error="replace", **options)  # type: ignore[arg-type]
         assert digest(replacing) == digest(FastLoader(dataset, **vars(replacing.options)))
-
-    @given(st.integers(0, 6).map(lambda k: 2 * k), st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 30))
-    def test_partners(self, start: int, kept: list[bool], full: int) -> None:
-        positions = np.array([start + row for row, keep in enumerate(kept) if keep], np.int64)
-        found = partners(positions, full)
-        for row, position in enumerate(positions.tolist()):
-            there = np.flatnonzero(positions == position ^ 1).tolist()
-            wanted = there[0] if there and max(position, position ^ 1) < full else row
-            assert found[row] == wanted
 
 
 def test_dictionaries_and_lists(numbered: FastDataset) -> None:

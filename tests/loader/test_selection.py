@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from container_sets import SUFFIXES
 from kernel_images import exif, jpeg, photo
 from loader_sets import all_labels, photographs, upright, write_folder, write_lmdb, write_numbered
 from PIL import Image
@@ -173,6 +172,9 @@ def test_columns_are_looked_up_a_part_at_a_time(sets: Path, monkeypatch: pytest.
     assert (widths.dtype, heights.dtype) == (np.int32, np.int32)
 
 
+N = 40
+
+
 @pytest.mark.parametrize("kind", ["lmdb", "folder"])
 def test_orientation(tmp_path: Path, kind: str) -> None:
     """With "ignore" an image is what its file stores, and so are the sizes that a filter or a bucket sees."""
@@ -182,36 +184,29 @@ def test_orientation(tmp_path: Path, kind: str) -> None:
     for index, data in enumerate(images):
         plain = np.asarray(Image.open(BytesIO(data)).convert("RGB"), int)
         assert np.abs(np.asarray(stored[index][0], int) - plain).max() <= 1
-    assert set(zip(*(side.tolist() for side in stored.sizes()), strict=True)) == {(40, 24)}
-    assert set(zip(*(side.tolist() for side in FastDataset(path).sizes()), strict=True)) == {(40, 24), (24, 40)}
-    assert len(FastDataset(path, orientation="ignore", filter=lambda c: c.height > c.width)) == 0
-    assert len(FastDataset(path, filter=lambda c: c.height > c.width)) == 4
+    for way, tall in (("ignore", 0), ("apply", 4)):
+        dataset = FastDataset(path, orientation=way, filter=lambda c: c.height > c.width)  # type: ignore[arg-type]
+        assert len(dataset) == tall
+        sizes = FastDataset(path, orientation=way).sizes()  # type: ignore[arg-type]
+        assert sorted(zip(*(side.tolist() for side in sizes), strict=True)) == [(24, 40)] * tall + [(40, 24)] * (
+            8 - tall
+        )
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_labels_are_read_without_places(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 200
-    with open_writer(tmp_path / f"x{suffix}", classes=[str(number) for number in range(10)]) as writer:
-        for number in range(count):
-            writer.write({"jpg": IMAGES[number % 2], "cls": number % 10, "json": {"path": str(number)}})
-    dataset = FastDataset(tmp_path / f"x{suffix}")
-    asked: set[str] = set()
-    real = IndexView.read
+def test_labels_are_read_without_places(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = set[str](), IndexView.read
 
-    def counted(self: IndexView, names: Sequence[str], indices: np.ndarray) -> Arrays:
+    def noted(self: IndexView, names: Sequence[str], indices: np.ndarray) -> Arrays:
         asked.update(names)
         return real(self, names, indices)
 
-    monkeypatch.setattr(IndexView, "read", counted)
-    assert dataset.targets == [number % 10 for number in range(count)]
-    few = FastDataset(tmp_path / f"x{suffix}", filter=lambda columns: columns.label == 3)
-    order = Balanced().bind(Population(len(dataset), dataset.labels))
-    assert sorted(order.indices(0, np.arange(count))) == list(range(count))
+    monkeypatch.setattr(IndexView, "read", noted)
+    dataset = FastDataset(sets / "numbered.lmdb")
+    assert dataset.targets == list(range(12))
+    assert len(FastDataset(sets / "numbered.lmdb", filter=lambda columns: columns.label == 3)) == 1
+    order = Balanced().bind(Population(12, dataset.labels))
+    assert sorted(order.indices(0, np.arange(12))) == list(range(12))
     assert asked == {"label"}
-    assert len(few) == count // 10
-
-
-N = 40
 
 
 def size_of(image: Image.Image) -> int:

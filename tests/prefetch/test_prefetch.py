@@ -1,17 +1,17 @@
-"""Results in order, a bounded number ahead, errors at their number, and threads that end."""
+"""Results in order, a bounded number ahead, errors at their number, and threads that end, also with the interpreter."""
 
 from __future__ import annotations
 
-import gc
 import random
+import subprocess
+import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from loader_sets import eventually, threads, workers
+from todays import todays
 
 from iofast.errors import WorkerError
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
@@ -156,61 +156,15 @@ def test_other_errors() -> None:
         made.close()
 
 
-class Alive:
-    """Makes jobs, and counts those that are still alive."""
-
-    def __init__(self, make: Callable[[int], PrefetchJob[int, int]]) -> None:
-        self.make, self.made = make, list[weakref.ref[PrefetchJob[int, int]]]()
-
-    def __call__(self, number: int) -> PrefetchJob[int, int]:
-        job = self.make(number)
-        self.made.append(weakref.ref(job))
-        return job
-
-    def count(self) -> int:
-        return sum(job() is not None for job in self.made)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.parametrize("taken", [True, False])
-@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-def test_a_failed_job_is_not_kept(stage: str, taken: bool, no_collector: None) -> None:
-    """The error's traceback must not keep the batch, which may be 100 MiB."""
-    jobs = Alive(lambda number: Failing(number, stage, ValueError))
-    made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    if taken:
-        with pytest.raises(ValueError, match=stage):
-            list(made)
-    else:
-        assert eventually(lambda failing=made._pending[3]: failing.finished)
-        made.close()
-    del made
-    assert jobs.count() == 0
-
-
-def test_threads_that_wait_keep_no_job(no_collector: None) -> None:
-    jobs = Alive(Counted)
-    made = Prefetch(jobs, 9, num_workers=2, depth=3)
-    for _ in range(9):
-        next(made)
-    names = {(Path("/proc/self/task") / str(thread.native_id) / "comm").read_text() for thread in made._threads}
-    assert names == {"iofast-0\n", "iofast-1\n"}, "by which a monitor recognises them"
-    assert eventually(lambda: jobs.count() == 0)
-
-
 @pytest.mark.parametrize("end", ["close", "delete", "cycle", "exhaust"])
 @pytest.mark.parametrize(("parked", "taken"), [(0, 0), (5, 5)])
 def test_threads_end(end: str, parked: int, taken: int) -> None:
     before = threads()
     made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
     assert workers() == 6
+    comms = [Path(f"/proc/self/task/{thread.native_id}/comm") for thread in made._threads]
+    names = {f"iofast-{number}\n" for number in range(6)}  # by which a monitor recognises them
+    assert eventually(lambda: {comm.read_text() for comm in comms} == names)
     made.resize(num_workers=6 - parked)
     for _ in range(taken):
         next(made)
@@ -288,3 +242,86 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     assert sum(waits) < 1  # 0.5 for all together, not for each
     release.set()
     assert eventually(lambda: workers() == 0)
+
+
+# --- at the end of the interpreter
+
+SCRIPT = """
+import threading, time
+from iofast.errors import WorkerError
+from iofast.prefetch import jobs, threads
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
+
+threads._PATIENCE_S = jobs.JOIN_S = 1000.0  # no exit stands on a wait that ends by itself
+
+class Slow(PrefetchJob):
+    def prepare(self): return [0, 1]
+    def run(self, number, part): time.sleep(0.005)
+    def finish(self): return 1
+
+def make(num_workers=3):
+    return Prefetch(lambda number: Slow(), 10000, num_workers=num_workers, depth=3)
+
+def late(ask):
+    try:
+        yield
+    finally:  # when the interpreter drops this module's names
+        try:
+            print(ask())
+        except WorkerError as error:
+            print(error)
+"""
+EXITS = {
+    "alive": "made = make(); next(made)",
+    "in a cycle": "made = make(); cycle = [made]; cycle.append(cycle); del made, cycle",
+    "in a daemon thread": "made = make(); threading.Thread(target=list, args=(made,), daemon=True).start(); "
+    "time.sleep(0.05)",
+    "while its threads are starting": "begin = threading.Thread._set_native_id\n"
+    "threading.Thread._set_native_id = lambda self: begin(self) or time.sleep(self.name.startswith('iofast-') / 2)\n"
+    "threading.Thread(target=lambda: list(make()), daemon=True).start(); time.sleep(0.2)",
+    "kept by a module": "import os; os.kept = make(); next(os.kept)",
+    "used at the end": "made = make(); next(made); last = late(lambda: list(made)); next(last)",
+}
+
+
+def printed(program: str) -> str:
+    """What a program prints; by a new interpreter, whose end is the subject."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("ending", todays(list(EXITS)))
+def test_the_interpreter_exits(ending: str) -> None:
+    printed(SCRIPT + EXITS[ending])
+
+
+@pytest.mark.parametrize("num_workers", todays([0, 3]))
+def test_no_result_is_made_at_the_end(num_workers: int) -> None:
+    program = SCRIPT + f"last = late(lambda: next(make({num_workers}))); next(last)"
+    assert printed(program).startswith("no batch can be made while the interpreter exits")
+
+
+COMPUTING = """
+import torch
+def train():
+    while True:
+        for _ in make(num_workers):
+            for _ in range(20):
+                (torch.ones(16, 3, 64, 64) @ torch.ones(16, 3, 64, 64)).sum()
+for _ in range(2):
+    threading.Thread(target=train, daemon=True).start()
+time.sleep(delay)
+"""
+
+
+@pytest.mark.parametrize(
+    "run", [*todays(range(6)), *(pytest.param(run, marks=pytest.mark.slow) for run in range(6, 20))]
+)
+def test_daemon_threads_that_compute_with_results_are_held(run: int) -> None:
+    printed(SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING)
+
+
+def test_a_daemon_thread_that_waits_for_another_is_not_waited_for() -> None:
+    feeding = "import queue\nroom = queue.Queue(1)\ndef feed():\n    for each in make(): room.put(each)\n"
+    printed(SCRIPT + feeding + "threading.Thread(target=feed, daemon=True).start(); time.sleep(0.3)")
