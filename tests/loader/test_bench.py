@@ -102,7 +102,6 @@ def test_other_programs_are_named(
     [
         (["--workers", "two"], "expected numbers"),
         (["--workers", "0"], "workers must be"),
-        (["--batch-size", "-1"], "--batch-size must be"),
         (["--step", "0"], "step_ms must be"),
         (["--device", "cudo"], "device must be"),
     ],

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 
 from iofast import FastDataset, open_writer
 from iofast.errors import DecodeError, OptionError, SourceError
-from iofast.selection import Selection
 
 N = 40
 IMAGES = photographs(N)
@@ -114,38 +113,6 @@ def test_without_labels_or_classes(tmp_path: Path) -> None:
     assert (dataset[0][1], dataset.classes, dataset.class_to_idx, dataset.targets) == (-1, [], {}, [-1])
     with pytest.raises(SourceError, match="does not exist"):
         FastDataset(tmp_path / "none.lmdb")
-
-
-class TestSplits:
-    @pytest.fixture
-    def packed(self, tmp_path: Path) -> Path:
-        with open_writer(tmp_path / "splits.lmdb") as writer:
-            for number in range(20):
-                split = "train" if number < 12 else "val" if number < 17 else "test"
-                writer.write({"jpg": IMAGES[number], "cls": number}, split=split)
-        return tmp_path / "splits.lmdb"
-
-    def test_each(self, packed: Path) -> None:
-        expected = {"train": range(12), "val": range(12, 17), "test": range(17, 20), "all": range(20)}
-        for name, labels in expected.items():
-            dataset = FastDataset(packed, split=name)
-            assert [label for _, label in dataset] == dataset.targets == list(labels)
-        val = FastDataset(packed, split="val")
-        assert val[0][0].tobytes() == FastDataset(packed, split="all")[12][0].tobytes()
-        assert val[-5][1] == 12
-        with pytest.raises(IndexError):
-            val[5]
-        with pytest.raises(OptionError, match=r"splits\.lmdb has the splits .*train.*with split="):
-            FastDataset(packed)
-        with pytest.raises(OptionError, match=r"no split 'trian', only .*train"):
-            FastDataset(packed, split="trian")
-
-    def test_ranges_apart_from_each_other_are_one_split(self, packed: Path) -> None:
-        """As appending to a packed set leaves them."""
-        dataset = FastDataset(packed, split="all")
-        dataset._selection = Selection([(2, 5), (9, 10), (15, 20)])
-        assert [label for _, label in dataset] == dataset.targets == [2, 3, 4, 9, 15, 16, 17, 18, 19]
-        assert dataset[-1][1] == 19
 
 
 def test_a_broken_image_is_named(place: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""cache="device": the samples, choices and failures of the usual way, from pixels that were decoded once."""
+"""cache="device": samples, choices and failures of the usual way, decoded once; and JPEGs that the device decodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pytest
 import torch
 from at_once import at_once
 from command_line import Terminal
-from device_model import lend
+from device_model import decode_there, lend
 from kernel_images import jpeg, photo
-from loader_sets import all_labels, digest, photographs, upright, workers, write_numbered
+from loader_sets import all_labels, digest, photographs, upright, with_markers, workers, write_numbered
 from pixel_work import apply
 from tqdm import tqdm
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, open_writer
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.errors import DecodeError, OptionError
+from iofast.errors import DecodeError, OptionError, StorageError
 from iofast.loader import filling
 from iofast.loader.delivery import AHEAD
+from iofast.loader.resources import decode_obstacles
 
 N = 40
 IMAGES = photographs(N)
@@ -214,3 +215,116 @@ def test_a_bar_on_a_terminal(numbered: FastDataset, monkeypatch: pytest.MonkeyPa
     assert tqdm.monitor_interval == 7, "the user's bars keep their monitor"
     assert ("reading into device memory" in stream.getvalue()) == stream.isatty()
     assert stream.getvalue()[-1:] == ("\r" if stream.isatty() else ""), "it goes when it is done"
+
+
+# --- JPEGs that the device decodes: pixels, failures, states
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbered(tmp_path_factory.mktemp("there") / "packed.lmdb", with_markers(N))
+
+
+def there(dataset: FastDataset, batch_size: int = 8, *, workers: int = 2, **options: Any) -> FastLoader:
+    loader = FastLoader(dataset, batch_size, num_workers=workers, **options)
+    lend(loader)
+    decode_there(loader)
+    return loader
+
+
+def same(own: FastLoader, other: FastLoader, epochs: int = 1) -> None:
+    for _ in range(epochs):
+        for (images, labels), (expected, theirs) in zip(own, other, strict=True):
+            assert torch.equal(labels, theirs)
+            assert images.dtype == expected.dtype
+            assert torch.equal(images, expected)
+    assert own.failures == other.failures
+
+
+DECODED: dict[str, dict[str, Any]] = {
+    "crop": {"transform": CROP},
+    "colours": {"transform": [*CROP, *COLOURS], "dtype": torch.float32},
+    "mixed": {"transform": [*CROP, *COLOURS, T.CutMix(num_classes=N)], "dtype": torch.bfloat16},
+    "window": {"transform": [T.RandomCrop((24, 20)), T.RandomHorizontalFlip()]},
+    "evaluation": {"transform": [T.Resize(32), T.CenterCrop(24)]},
+    "gray": {"transform": CROP, "image_mode": "L"},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", DECODED)
+def test_batches_are_those_of_the_cpu(packed: Path, case: str, workers: int) -> None:
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, **DECODED[case]}
+    own = there(dataset, workers=workers, **options)
+    same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    assert own.stats.ways["device"] > N
+
+
+@pytest.mark.parametrize("case", ["crop", "mixed", "window", "evaluation"])
+def test_jpegs_in_device_memory(packed: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cache="device"` keeps them as they are; pixels, also of those without restart markers, are the CPU's."""
+    monkeypatch.setattr(filling, "GAIN", 0)
+    dataset = FastDataset(packed)
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, **DECODED[case]}
+    own = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(own)
+    same(own, FastLoader(dataset, 8, num_workers=2, **options), 2)
+    assert own.stats.decode == "on the device, which has the JPEGs"
+    resident = own._resident
+    assert resident is not None
+    assert resident.jpegs is not None
+    assert 0.5 < (resident.jpegs.files["width"] > 0).mean() < 1
+    assert resident.data.numel() < 3 * sum(int(size) for size in resident.sizes.prod(axis=1))
+
+
+@pytest.mark.parametrize("on_error", ["replace", "drop"])
+def test_damage_is_the_cpus_to_judge(tmp_path: Path, packed: Path, on_error: Any) -> None:
+    """Every seventh JPEG has wrong bytes where its markers do not show it."""
+    rng, files = np.random.default_rng(3), []
+    for row in range(N):
+        data = bytearray(FastDataset(packed).reader.view(row))
+        if row % 7 == 1:
+            middle = len(data) // 2
+            data[middle : middle + 40] = rng.integers(0, 255, 40, np.uint8).tobytes()
+        files.append(bytes(data))
+    dataset = FastDataset(write_numbered(tmp_path / "damaged.lmdb", files))
+    options: dict[str, Any] = {"transform": [*CROP, *COLOURS], "dtype": torch.float32, "on_error": on_error, "seed": 1}
+    for count in (0, 2):
+        own, other = there(dataset, workers=count, **options), FastLoader(dataset, 8, num_workers=2, **options)
+        same(own, other)
+        assert own.failures
+    cached = FastLoader(dataset, 8, num_workers=2, cache="device", **options)
+    lend(cached)
+    cached.peek()
+    failed = cached._resident.failed  # type: ignore[union-attr]
+    whole = FastLoader(dataset, 8, num_workers=2, **{**options, "transform": [T.Resize((24, 24)), *COLOURS]})
+    list(whole)
+    assert failed
+    assert {failure.name for failure in whole.failures} <= {dataset.reader.name(row) for row in failed}
+
+
+def test_the_cpu_decodes_what_a_device_would_mostly_leave_to_it(
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the CPU decoded photographs one by one beside the device, at a third of its usual rate."""
+    originals = write_numbered(tmp_path / "originals.lmdb", photographs(N))
+    raw = tmp_path / "raw.lmdb"
+    with open_writer(raw) as writer:
+        for number in range(N):
+            writer.write({"rgb": bytes(3 * 30 * 40), "cls": number, "json": {"width": 40, "height": 30}})
+
+    def loader(path: Path, decode: Any = "auto") -> FastLoader:
+        return FastLoader(FastDataset(path), 8, transform=CROP, decode=decode)
+
+    for path in (originals, raw):
+        assert "restart markers" in next(iter(decode_obstacles(loader(path)._spec)))
+        assert list(decode_obstacles(loader(path, "cpu")._spec)) == []
+    good = loader(packed)
+    assert list(decode_obstacles(good._spec)) == []
+
+    def late(*_: Any) -> None:
+        raise StorageError("503 slow down")
+
+    monkeypatch.setattr(good.dataset.reader, "payloads", late)  # the batch of an unreadable image has its error
+    assert list(decode_obstacles(good._spec)) == []

@@ -80,16 +80,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[NDArray[np.int64]],
     return before
 
 
-def test_groups_grow(numbered: FastDataset, asked: list[Any]) -> None:
-    """The consumer waits for the first batch."""
-    counts: list[int] = []
-    plans = plans_of(parts_of(numbered, 4))
-    asked.append(lambda indices: counts.append(len(indices)))
-    for batch in range(10):
-        plans.take(batch)
-    assert counts == [4, 4, 8, 16, 8]
-
-
 def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) -> None:
     parts = parts_of(numbered, 4)
     expected = [alone(parts, 0, batch) for batch in range(10)]

@@ -22,7 +22,7 @@ from iofast.containers.columns import Arrays
 from iofast.containers.index import IndexView
 from iofast.errors import OptionError
 from iofast.order import Balanced, Population
-from iofast.selection import Columns
+from iofast.selection import Columns, Selection
 
 IMAGES = photographs(12)
 
@@ -135,8 +135,18 @@ def test_splits_of_several_paths(sets: Path) -> None:
     assert (labels(train), train.parts) == ([0, 1, 11], (2, 1))
     assert (labels(val), val.parts) == ([2, 10], (1, 1))
     assert FastDataset(paths, split="all").parts == (3, 2)
-    with pytest.raises(OptionError, match=r"c\.lmdb, .*d\.lmdb has the splits train, val"):
+    with pytest.raises(OptionError, match=r"c\.lmdb, .*d\.lmdb has the splits train, val.*with split="):
         FastDataset(paths)
+    val, whole = (FastDataset(paths[0], split=name) for name in ("val", "all"))
+    assert (labels(val), labels(whole), val[-1][1]) == ([2], [0, 1, 2], 2)
+    assert val[0][0].tobytes() == whole[2][0].tobytes()
+    with pytest.raises(IndexError):
+        val[1]
+    with pytest.raises(OptionError, match=r"no split 'trian', only .*train"):
+        FastDataset(paths[0], split="trian")
+    apart = FastDataset(paths[0], split="all")
+    apart._selection = Selection([(0, 1), (2, 3)])  # as appending to a packed set leaves them
+    assert (labels(apart), apart[-1][1]) == ([0, 2], 2)
 
 
 def test_parts_of_a_subset(sets: Path) -> None:
@@ -149,18 +159,14 @@ def test_parts_of_a_subset(sets: Path) -> None:
 
 
 def test_fingerprint(sets: Path) -> None:
-    paths = [sets / "c.lmdb", sets / "d.lmdb"]
-    made = [
-        FastDataset(paths, split="train"),
-        FastDataset(paths, split="val"),
-        FastDataset(paths[::-1], split="train"),
-        FastDataset(paths, split="train", indices=[0, 1]),
-        FastDataset(paths, split="train", indices=[1, 0]),
-        FastDataset(paths[0], split="train"),
-    ]
-    assert len({each.fingerprint for each in made}) == len(made)
-    assert FastDataset(paths, split="train").fingerprint == made[0].fingerprint
-    assert FastDataset(paths, split="train", filter=lambda c: c.index < 2).fingerprint == made[3].fingerprint
+    def of(*names: str, split: str = "train", **options: Any) -> str:
+        return FastDataset([sets / f"{name}.lmdb" for name in names], split=split, **options).fingerprint
+
+    made = [of("c", "d"), of("c", "d", split="val"), of("d", "c"), of("c"), of("c", "d", indices=[1, 0])]
+    few = of("c", "d", indices=[0, 1])
+    assert len({few, *made}) == len(made) + 1
+    assert of("c", "d") == made[0]
+    assert of("c", "d", filter=lambda columns: columns.index < 2) == few
 
 
 def test_columns_are_looked_up_a_part_at_a_time(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
