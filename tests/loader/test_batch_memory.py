@@ -99,16 +99,6 @@ def test_live_tensors_share_no_byte(steps: list[tuple[str, int, int]], spare: in
         assert len(blocks._free) <= spare
 
 
-def test_small_spare_blocks_are_dropped_and_the_largest_serves_all() -> None:
-    blocks = memory(spare=3)
-    for size in [10, 1000, 10, 50, 100_000, 7, 100_000, 3]:
-        blocks.take((size,)).fill_(1)
-    assert [loan.block.size for loan in blocks._free] == [100_000]
-    first, second = blocks.take((100_000,)), blocks.take((50,))
-    del first, second
-    assert sorted(loan.block.size for loan in blocks._free) == [50, 100_000]
-
-
 def test_tensors_outlive_their_pool_and_leave_no_cycle() -> None:
     blocks = memory()
     tensor = blocks.take((1000,)).fill_(3)

@@ -1,69 +1,25 @@
-"""Plans of several batches, made together: those of each batch alone, in any order of asking."""
+"""Plans of several batches, made together: errors, samplers and stores."""
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
-from at_once import at_once
-from loader_sets import check_equal, photographs, write_numbered
+from loader_sets import check_equal, labels_of, photographs, write_numbered
 from numpy.typing import NDArray
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.containers.base import Located
 from iofast.errors import ContainerError
-from iofast.loader.plan import BatchPlans, LoaderParts, SamplePlan, plan_samples
+from iofast.loader.plan import BatchPlans
 
 CROP: list[Any] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"rank": 1, "world_size": 3},
-    {"batch_size": 7},
-    {"batch_size": 7, "drop_last": True},
-    {"order": list(range(0, 40, 3))},
-]
-
-
-def parts_of(numbered: FastDataset, together: int | None = None, **options: Any) -> LoaderParts:
-    options = {"batch_size": 4, "transform": CROP, **({} if "order" in options else {"shuffle": True}), **options}
-    loader = FastLoader(numbered, **options)
-    if together is not None:
-        loader._resources.together = together
-    return loader._parts()
-
-
-def plans_of(parts: LoaderParts, epoch: int = 0) -> BatchPlans:
-    return BatchPlans(parts, epoch, parts.epochs.schedule.count)
-
-
-def alone(parts: LoaderParts, epoch: int, batch: int) -> SamplePlan:
-    return plan_samples(parts, epoch, parts.epochs.schedule.positions(batch)[0])
-
-
-def same(one: SamplePlan, other: SamplePlan) -> bool:
-    own, their = ((p.positions, p.attempts, p.indices, p.boxes, p.flips, *p.located) for p in (one, other))
-    return one.epoch == other.epoch and all(map(np.array_equal, own, their))
-
-
-@pytest.mark.parametrize("together", [1, 3, 16])
-@pytest.mark.parametrize("options", OPTIONS, ids=["one", "rank", "short", "dropped", "sampler"])
-def test_plans_are_those_of_each_batch_alone(numbered: FastDataset, together: int, options: dict[str, Any]) -> None:
-    parts = parts_of(numbered, together, **options)
-    for start in (0, 2):
-        plans, order = plans_of(parts, 5), list(range(start, parts.epochs.schedule.count))
-        if start:
-            random.Random(together).shuffle(order)
-        for batch in order:
-            assert same(plans.take(batch), alone(parts, 5, batch))
-        assert not plans._plans, "nothing is left over"
 
 
 @pytest.fixture
@@ -80,59 +36,66 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[NDArray[np.int64]],
     return before
 
 
+def loader_of(numbered: FastDataset, batch_size: int = 4, **options: Any) -> FastLoader:
+    return FastLoader(numbered, batch_size, transform=CROP, num_workers=2, **options)
+
+
 def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) -> None:
-    parts = parts_of(numbered, 4)
-    expected = [alone(parts, 0, batch) for batch in range(10)]
-    plans, wrong = plans_of(parts), int(expected[5].indices[1])
+    """Batches are planned together, in groups that grow: the consumer waits for the first."""
+    loader, counts = loader_of(numbered, shuffle=True), list[int]()
+    loader._resources.together = 4
+    expected = [labels.tolist() for _, labels in loader]
+    wrong = expected[5][1]
 
     def broken(indices: NDArray[np.int64]) -> None:
+        counts.append(len(indices))
         if wrong in indices:
             raise ContainerError("the index is damaged")
 
     asked.append(broken)
-    for batch in range(10):
-        if batch == 5:
-            with pytest.raises(ContainerError, match="the index is damaged"):
-                plans.take(batch)
-        else:
-            assert same(plans.take(batch), expected[batch])
+    loader.set_epoch(0)
+    batches = iter(loader)
+    assert labels_of(batches, 5) == expected[:5]
+    with pytest.raises(ContainerError, match="the index is damaged"):
+        next(batches)
+    assert sorted(counts)[-2:] == [8, 16]
 
 
 def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, asked: list[Any]) -> None:
-    plans, both = plans_of(parts_of(numbered, 1)), threading.Barrier(2, timeout=20)
+    loader, both = loader_of(numbered), threading.Barrier(2, timeout=20)
+    loader._resources.together = 1
     asked.append(lambda _: both.wait())
-    at_once(*(partial(plans.take, batch) for batch in (0, 1)))
-    assert not both.broken
+    assert len(list(loader)) == 10
 
 
-class Failing:
-    """A sampler whose first run fails behind this many indices; one beyond what is probed has no known end."""
+class Sampler:
+    """Fails behind this many indices, without any once; one beyond what is probed has no known end."""
 
-    def __init__(self, after: int) -> None:
-        self.after, self.runs = after, 0
+    def __init__(self, count: int) -> None:
+        self.count, self.runs = count, 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[int]:
         self.runs += 1
-        yield from (number % 40 for number in range(self.after))
-        if self.runs == 1 or self.after:
+        yield from (number % 40 for number in range(self.count))
+        if self.runs == 1 or self.count:
             raise RuntimeError("the connection was lost")
-        yield from range(40)
 
 
-class Sized(Failing):
+class Sized(Sampler):
     def __len__(self) -> int:
         return 40
 
 
-def test_a_sampler_that_fails(numbered: FastDataset) -> None:
-    """It does not run again, and the batches before come."""
-    sampler = Sized(0)
+def test_a_sampler_that_fails_does_not_run_again(numbered: FastDataset) -> None:
+    plans = BatchPlans(loader_of(numbered, order=(sampler := Sized(0)))._parts(), 0, 10)
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        plans_of(parts_of(numbered, 16, order=sampler)).take(0)
+        plans.take(0)
     assert sampler.runs == 1
-    plans = BatchPlans(parts_of(numbered, 16, batch_size=40, order=Failing(66_000)), 0, 2000)
-    for batch in range(1650):
-        assert plans.take(batch).indices.tolist() == list(range(40))
+
+
+def test_batches_before_the_failure_of_an_endless_sampler_come(numbered: FastDataset) -> None:
+    plans = BatchPlans(loader_of(numbered, 40, order=Sampler(66_000))._parts(), 0, 2000)
+    assert all(plans.take(batch).indices.tolist() == list(range(40)) for batch in range(1650))
     with pytest.raises(RuntimeError, match="the connection was lost"):
         plans.take(1650)
 

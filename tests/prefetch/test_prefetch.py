@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from loader_sets import eventually, threads, workers
@@ -103,57 +105,24 @@ def test_slices_of_one_job_run_at_the_same_time() -> None:
     assert list(made) == expected(1, 4)
 
 
-class Failing(Counted):
-    """Job 3 fails in `stage`."""
+@pytest.mark.parametrize("stage", ["prepare", "run", "finish", "make"])
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (StopIteration, WorkerError)])
+def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: Any, raised: Any) -> None:
+    def make(number: int) -> Counted:
+        job = Counted(number)
+        if number == 6 and stage == "make":
+            raise ValueError(stage)
+        if number == 6:  # a StopIteration would end the consumer's loop
+            setattr(job, stage, Mock(side_effect=error(stage)))
+        return job
 
-    def __init__(self, number: int, stage: str, kind: type[BaseException]) -> None:
-        super().__init__(number)
-        self.stage, self.kind = stage, kind
-
-    def fail(self, stage: str) -> None:
-        if self.number == 3 and stage == self.stage:
-            raise self.kind(stage)
-
-    def prepare(self) -> list[int]:
-        self.fail("prepare")
-        return super().prepare()
-
-    def run(self, number: int, part: int) -> None:
-        self.fail("run" if part else "other")
-        super().run(number, part)
-
-    def finish(self) -> int:
-        self.fail("finish")
-        return super().finish()
-
-
-@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: type[Exception]) -> None:
-    made = Prefetch(lambda number: Failing(number, stage, error), 9, num_workers=3, depth=5)
-    assert [next(made) for _ in range(3)] == expected(3, 3)
-    with pytest.raises(error, match=stage):
-        next(made)
+    made, results = Prefetch(make, 9, num_workers=3, depth=3), list[int]()
+    with pytest.raises(ValueError if stage == "make" else raised, match=stage if raised is error else None):
+        results.extend(made)
+    assert results == expected(3 if stage == "make" else 6, 3)
+    made.close()
     assert workers() == 0
     assert list(made) == []
-
-
-def test_other_errors() -> None:
-    """A StopIteration would end the loop; and one while a job is made."""
-
-    def make(number: int) -> Counted:
-        if number == 6:
-            raise ValueError("no job 6")
-        return Counted(number)
-
-    for function, kind, words in (
-        (lambda number: Failing(number, "finish", StopIteration), WorkerError, "StopIteration"),
-        (make, ValueError, "no job 6"),
-    ):
-        made = Prefetch(function, 9, num_workers=2, depth=5)
-        with pytest.raises(kind, match=words):  # type: ignore[arg-type]
-            list(made)
-        made.close()
 
 
 @pytest.mark.parametrize("end", ["close", "delete", "cycle", "exhaust"])
