@@ -168,7 +168,6 @@ def test_exit_removes_the_page_and_the_next_process_what_a_kill_left(end: str, l
 
 # --- meters on the page
 
-pytestmark = pytest.mark.usefixtures("own_page")
 
 Reported = Callable[[], LoaderReport]
 

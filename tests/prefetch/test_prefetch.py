@@ -101,8 +101,13 @@ def test_slices_of_one_job_run_at_the_same_time() -> None:
             barrier.wait(20)
             super().run(number, part)
 
-    made = Prefetch(lambda number: Together(number, 4), 1, num_workers=4, depth=1)
-    assert list(made) == expected(1, 4)
+    before = threads()
+    made = Prefetch(lambda number: Together(number, 4), 2, num_workers=4, depth=1)
+    comms = [Path(f"/proc/self/task/{thread.native_id}/comm") for thread in made._threads]
+    names = {f"iofast-{number}\n" for number in range(4)}  # by which a monitor recognises them
+    assert eventually(lambda: {comm.read_text() for comm in comms} == names)
+    assert list(made) == expected(2, 4)
+    assert eventually(lambda: threads() <= before)
 
 
 @pytest.mark.parametrize("stage", ["prepare", "run", "finish", "make"])
@@ -123,34 +128,6 @@ def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: Any, rai
     made.close()
     assert workers() == 0
     assert list(made) == []
-
-
-@pytest.mark.parametrize("end", ["close", "delete", "cycle", "exhaust"])
-@pytest.mark.parametrize(("parked", "taken"), [(0, 0), (5, 5)])
-def test_threads_end(end: str, parked: int, taken: int) -> None:
-    before = threads()
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
-    assert workers() == 6
-    comms = [Path(f"/proc/self/task/{thread.native_id}/comm") for thread in made._threads]
-    names = {f"iofast-{number}\n" for number in range(6)}  # by which a monitor recognises them
-    assert eventually(lambda: {comm.read_text() for comm in comms} == names)
-    made.resize(num_workers=6 - parked)
-    for _ in range(taken):
-        next(made)
-    if end == "close":
-        made.close()
-        made.close()
-        assert list(made) == []
-    elif end == "cycle":
-        cycle: list[object] = [made]
-        cycle.append(cycle)
-        del cycle
-    elif end == "exhaust":
-        assert len(list(made)) == 60 - taken
-        assert workers() == 0
-    del made
-    assert eventually(lambda: workers() == 0)
-    assert eventually(lambda: threads() <= before)
 
 
 def test_collected_by_one_of_its_own_threads() -> None:
