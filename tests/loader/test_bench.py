@@ -102,6 +102,9 @@ def test_other_programs_are_named(
     [
         (["--workers", "two"], "expected numbers"),
         (["--workers", "0"], "workers must be"),
+        (["--seconds", "0"], "seconds must be"),
+        (["--images", "0"], "images must be"),
+        (["--size", "0"], "size"),
         (["--step", "0"], "step_ms must be"),
         (["--device", "cudo"], "device must be"),
     ],

@@ -65,6 +65,12 @@ class TestTheSameBatches:
         for _ in range(2):
             check_equal(own, other)
 
+    def test_with_auto_workers(self, place: Path) -> None:
+        own, other = (FastLoader(FastDataset(place / "set.lmdb"), 1, **CROP) for _ in range(2))
+        lend(own)
+        check_equal(own, other)
+        assert own._auto is not None
+
     def test_map_batch_gets_it_in_the_consumers_thread(self, place: Path) -> None:
         seen = []
 

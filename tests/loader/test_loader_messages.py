@@ -47,6 +47,7 @@ class Unspeakable(Odd):
 
 
 VALUES: list[Any] = [
+    np.array([1, 2]),
     np.zeros((30, 30)),
     np.array(1.5),
     np.array(["raise", "drop"]),

@@ -32,6 +32,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": np.array([1, 2])}, r"batch_size must be a whole number .* found array\(\[1, 2\]\)"),
     ({"readahead": 1}, "readahead must be True, False or 'auto', found 1"),
     ({"collate": {1: print}}, "collate must map field names to functions, found {1: <built-in"),
+    ({"collate": {"image": 3}}, r"collate\['image'\] must be callable, found 3"),
     ({"on_error": np.array(["raise"])}, r"on_error must be 'raise', 'replace' or 'drop', found array\(\['raise'\]"),
     ({"on_error": "drop", "max_errors": -1}, "max_errors must be a whole number .* found -1"),
     ({"max_errors": 3}, "max_errors goes with on_error='replace' or 'drop'"),

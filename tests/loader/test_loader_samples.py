@@ -180,7 +180,7 @@ class TestSampleSizes:
 
     @pytest.mark.parametrize("way", ["apply", "ignore"])
     def test_whole_images(self, place: Path, way: Any) -> None:
-        dataset = FastDataset(place / "set.lmdb", orientation=way)
+        dataset = FastDataset([place / "set.lmdb", place / "folder"], orientation=way)  # with and without checksums
         images = [image for batch, _ in make(dataset, transform=None, ragged="list") for image in batch]
         for image, (stored, _) in zip(images, dataset, strict=True):
             assert np.array_equal(image.permute(1, 2, 0), np.asarray(stored))
