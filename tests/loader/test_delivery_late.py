@@ -53,11 +53,9 @@ def loaded(
 ) -> tuple[list[int], set[str | None]]:
     """Numbers of batches whose bytes differ from those of a loader on the CPU, and the streams that own the memory."""
     made = FastLoader(dataset, 4, num_workers=2, shuffle=True, **options)
-    usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **options)
+    same = {**options, "cache": None} if there else options  # pixels cut from JPEGs, not from decoded images
+    usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **same)
     expected = [(images.clone(), labels.clone()) for images, labels in usual]
-    if there:  # pixels cut from JPEGs are not those cut from decoded images
-        usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **{**options, "cache": None})
-        expected = [(images.clone(), labels.clone()) for images, labels in usual]
     lend_late(made, device)
     if there and "cache" not in options:
         decode_there(made)
