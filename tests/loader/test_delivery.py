@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, StateError
 from iofast.loader import delivery
-from iofast.loader.delivery import AHEAD, on_device
+from iofast.loader.delivery import AHEAD, _copied, on_device
 from iofast.meter.clock import Pass
 
 CROP: dict[str, Any] = {"transform": [T.RandomResizedCrop(24), T.RandomHorizontalFlip()], "shuffle": True}
@@ -232,3 +233,11 @@ def test_images_of_a_users_function(place: Path) -> None:
     own, other = (sized(place, map_sample=function) for _ in range(2))
     lend(own)
     check_equal(own, other)
+
+
+def test_one_image_of_a_block_is_copied_alone() -> None:
+    block, sizes = torch.arange(60, dtype=torch.uint8), list[int]()
+    bus: Any = SimpleNamespace(copy=lambda all: [sizes.append(each.nbytes) or each.clone() for each in all])
+    (copied,) = _copied(bus, [block[:36].view(3, 4, 3)])
+    assert torch.equal(copied, block[:36].view(3, 4, 3))
+    assert sizes == [36]

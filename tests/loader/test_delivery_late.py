@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -173,6 +174,14 @@ class TestASlowBatch:
         held.append(delivery_)
         begin.set()
         assert eventually(lambda: workers() == 0), "two threads wait for each other"
+
+    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path) -> None:
+        loader = many_slices(place)
+        delivery = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
+        with patch.object(delivery._ahead, "close", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            delivery.close()
+        assert not delivery.made._finalizer.alive
+        delivery.close()
 
 
 class TestASlowConsumer:

@@ -93,12 +93,14 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     info = LoaderInfo("train", "FastLoader", 4, 3, 64, "cuda:1", rank=2, world_size=8)
     slot = Slot(info)
     assert telemetry.pages() == [], "nothing is written yet"
-    slot.write(FIGURES, stages)
+    totals = PhaseTotals(7, 6, 600)
+    slot.write(FIGURES, stages, {3: totals, "": totals})  # type: ignore[dict-item] # any name that works without a page
     page = only_page()
     assert page == telemetry.page_of(page.pid, page.start_time)
     assert (page.pid, page.rank, page.world_size) == (os.getpid(), 2, 8)
     (loader,) = page.loaders
     assert (loader.info, loader.figures) == (info, FIGURES)
+    assert loader.phases == {"3": totals, "?": totals}
     assert loader.stages["read"].bytes == 5000
     assert [loader.stages[name].failed for name in ("read", "decode")] == [2, 1]
     assert loader.stages["queue"].occupancy == 0.5
