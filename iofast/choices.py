@@ -7,7 +7,7 @@ earlier draws. Exact resume and equal pixels on any number of ranks follow from 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -56,26 +56,16 @@ class Draw:
     def __len__(self) -> int:
         return len(self._counters)
 
-    def rows(self, rows: NDArray[np.intp]) -> Draw:
-        """The random numbers of some rows."""
-        attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[rows]
-        samples = None if self.samples is None else self.samples[rows]
-        return replace(self, positions=self.positions[rows], attempts=attempts, samples=samples)
-
     def uniform(self, name: str, count: int = 1) -> NDArray[np.float64]:
         """Numbers in [0, 1) for the choice `name`: float64 of shape (N, count), all multiples of 2^-53.
 
-        A smaller `count` gives the first columns of a larger one.
+        A smaller `count`, at most `LANES`, gives the first columns of a larger one.
         """
-        if not 0 < count <= LANES:
-            raise OptionError(f"count must be 1 to {LANES}, found {count}")
         lanes: NDArray[np.uint64] = np.arange(count, dtype=np.uint64)
         return _uniform(self._counters + lanes, _key(self.seed, self.epoch, self._named(name)))
 
     def integers(self, name: str, stop: int) -> NDArray[np.int64]:
         """One whole number in [0, stop) per row for the choice `name`: int64 of shape (N,); `stop` is up to 2^40."""
-        if not 0 < stop <= POSITIONS:
-            raise OptionError(f"stop must be 1 to {POSITIONS}, found {stop}")
         return (self.uniform(name)[:, 0] * stop).astype(np.int64)  # (1 - 2^-53) * stop never rounds up to stop
 
     def of_sample(self, name: str) -> NDArray[np.float64]:
@@ -90,8 +80,6 @@ class Draw:
 
     def beta(self, name: str, alpha: float) -> NDArray[np.float64]:
         """Numbers of the distribution Beta(alpha, alpha) for the choice `name`: float64 of shape (N,), 0 to 1."""
-        if not 0 < alpha < np.inf:
-            raise OptionError(f"alpha must be above 0, found {alpha}")
         if alpha == 1:
             return self.uniform(name)[:, 0]
         u = 1 - self.uniform(name, 2 * _GAMMA_LANES)  # above 0, for the logarithms

@@ -39,14 +39,9 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some images failed, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's), and return the exit status."""
     _replace_unencodable()
-    parser, commands = _parsers()
     arguments = list(sys.argv[1:] if argv is None else argv)
     at = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
-    word = arguments[at] if at < len(arguments) else None
-    if word is not None and word not in commands:
-        hint = did_you_mean(word, commands) or f": the commands are {', '.join(commands)}"
-        parser.error(f"unknown command {word!r}{hint}")
-    own = parser if word is None else commands[word]
+    parser, own = _parsers(arguments[at] if at < len(arguments) else None)
     parser.check_options(arguments[:at])
     own.check_options(arguments[at + 1 :])
     args, unknown = parser.parse_known_args(arguments)
@@ -72,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, OptionError) else 1
 
 
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """Return the top parser and the parsers of the commands."""
+def _parsers(command: str | None) -> tuple[Parser, Parser]:
+    """Return the top parser and that of a command; without one the top parser twice."""
     parser = Parser(
         prog="iofast",
         description="Pack images into one fast file, and train from it as fast as the machine decodes.",
@@ -81,15 +76,21 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"iofast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
-    for name in COMMANDS:
-        module = import_module(f"iofast.commands.{name}")
-        own = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLES)
-        module.add_options(own)
-        own.add_argument(
-            "--debug", action="store_true", default=False, help="show the traceback of an error (also IOFAST_DEBUG=1)"
-        )
-        own.set_defaults(run=module.run, typed=own.typed)
-    return parser, dict(commands.choices)
+    parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    if command is None:
+        return parser, parser
+    if command not in COMMANDS:
+        hint = did_you_mean(command, COMMANDS) or f": the commands are {', '.join(COMMANDS)}"
+        parser.error(f"unknown command {command!r}{hint}")
+    own, module = parsers[command], import_module(f"iofast.commands.{command}")
+    about, _, own.epilog = (module.__doc__ or "").partition("\n\n")
+    own.description = " ".join(about.split())
+    module.add_options(own)
+    own.add_argument(
+        "--debug", action="store_true", default=False, help="show the traceback of an error (also IOFAST_DEBUG=1)"
+    )
+    own.set_defaults(run=module.run, typed=own.typed)
+    return parser, own
 
 
 def _replace_unencodable() -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cache
 from typing import Any, Generic, Literal, overload
 
 import numpy as np
@@ -291,7 +292,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         if filter is not None:
             asked = self._selection
             index = np.arange(len(asked)) if indices is None else whole.wrap(np.asarray(indices, np.int64))
-            columns = Columns(index, lambda: self._labels(asked), lambda: self._sizes(asked))
+            columns = Columns(index, cache(lambda: self._labels(asked)), cache(lambda: self._sizes(asked)))
             self._selection = asked.keep(filter(columns))
 
     def _labels(self, samples: Selection) -> NDArray[np.int64]:

@@ -22,11 +22,7 @@ _MEMORY_FILES = {  # limit and usage, by controller; "" is version 2
 _NO_LIMIT = 1 << 60  # version 1 writes "no limit" as a number near 2^63
 
 # innermost launcher first: srun may start mpirun, which may start torchrun, and all set their variables
-RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
+RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 SLURM_RANK = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _LOCAL_RANKS = (  # on one machine
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),

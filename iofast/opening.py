@@ -26,11 +26,11 @@ from iofast.errors import (
     StorageError,
     unreadable,
 )
+from iofast.foreign.options import ForeignOptions
 from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import RemotePath, is_url, require_text
 
 if TYPE_CHECKING:
-    from iofast.foreign.options import ForeignOptions
     from iofast.foreign.table_files import TableFile
 
 # Containers of several files, by the suffix of the name given to `pack`
@@ -192,7 +192,11 @@ def is_container(path: str | os.PathLike[str]) -> bool:
     if place.is_dir():
         return (place / "data.mdb").is_file() or _find_tables(place) is not None
     kind = _kind(os.fspath(path))
-    return kind not in (None, "list") or (kind is None and place.is_file() and _is_lmdb_file(place))
+    if kind is not None or not place.is_file():
+        return kind not in (None, "list")
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        return is_lmdb(file.read(64))
+    return False
 
 
 def is_shard(path: str | os.PathLike[str]) -> bool:
@@ -225,8 +229,7 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     own = set_of(paths)
     if own is not None:
         return _SETS[Path(own).suffix](own)
-    from iofast.foreign.options import ForeignOptions  # here: Pillow and the cache take time to import
-    from iofast.foreign.reader import ForeignReader
+    from iofast.foreign.reader import ForeignReader  # here: Pillow and the cache take time to import
 
     options = ForeignOptions.of(foreign)
     if all(_kind(path) == "tfrecord" for path in paths):
@@ -270,7 +273,6 @@ def _open_tables(
     files: Sequence[str] | Sequence[TableFile], name: str, foreign: ForeignOptions | Mapping[str, Any] | None
 ) -> Reader:
     from iofast.foreign.arrow import ArrowTables
-    from iofast.foreign.options import ForeignOptions
     from iofast.foreign.reader import ForeignReader
     from iofast.foreign.table_files import TableFile, in_order
 
@@ -278,9 +280,3 @@ def _open_tables(
     return ForeignReader(
         name, ArrowTables(tables or in_order([str(file) for file in files]), ForeignOptions.of(foreign))
     )
-
-
-def _is_lmdb_file(place: Path) -> bool:
-    with contextlib.suppress(OSError), place.open("rb") as file:
-        return is_lmdb(file.read(64))
-    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, field, fields
 from typing import Any, TypeVar, cast
 
@@ -73,6 +73,18 @@ def _check_known(
         if name not in known:
             advice = f": {instead[name]}" if instead and name in instead else did_you_mean(name, known)
             raise OptionError(f"{name} is not an option of {function}{advice or f': {see}'}")
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise `OptionError` for a value that is none of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise OptionError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+
+
+def check_effect(option: str, has_effect: bool, expected: str, found: str) -> None:
+    """Raise `OptionError` for an option, as `name=value`, that has no effect beside what was found."""
+    if not has_effect:
+        raise OptionError(f"{option} has no effect: expected {expected}, found {found}; leave it out")
 
 
 def described(*groups: type) -> str:

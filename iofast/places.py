@@ -95,14 +95,14 @@ class _Walk:
         """`value` with all its places moved; None instead of an object whose box has left the image."""
         if isinstance(value, dict):
             return self._mapping(value)
-        if _is_numbers(value) and self.points:
+        if is_numbers(value) and self.points:
             return self._keypoints(value)
-        if _is_numbers(value) and self.boxes:
+        if is_numbers(value) and self.boxes:
             moved = self._box(value)
             return [] if moved is None else moved
         if not isinstance(value, list):
             return value
-        if value and all(map(_is_numbers, value)):
+        if value and all(map(is_numbers, value)):
             return [box for box in map(self._box, value) if box is not None] if self.boxes else self._keypoints(value)
         moved = [self.value(each) for each in value]
         return [new for old, new in zip(value, moved, strict=True) if new is not None or old is None]
@@ -111,7 +111,7 @@ class _Walk:
         result = dict(value)
         # lists of boxes last: for each box that goes, the entries of the lists beside them go too
         for name, own in sorted(value.items(), key=lambda item: item[0] in _BOXES):
-            if self.boxes and name in _BOX and _is_numbers(own):
+            if self.boxes and name in _BOX and is_numbers(own):
                 result[name] = self._box(own)
                 if result[name] is None:
                     return None
@@ -139,7 +139,7 @@ class _Walk:
 
     def _box(self, box: Any) -> list[float] | None:
         """The part of a box inside the image, None if it is empty."""
-        if not _is_numbers(box) or len(box) != 4:
+        if not is_numbers(box) or len(box) != 4:
             raise DecodeError(f"a box has four numbers, found {box!r:.60}")
         self.found = True
         x, y, right, low = box
@@ -160,7 +160,7 @@ class _Walk:
 
     def _keypoints(self, points: list[Any]) -> list[Any]:
         self.found = True
-        if points and _is_numbers(points):
+        if points and is_numbers(points):
             if len(points) in (2, 3) and len(points) % 3:
                 return self._keypoint(points)
             if len(points) % 3:
@@ -169,7 +169,7 @@ class _Walk:
         if not all(isinstance(each, list) for each in points):
             raise DecodeError(f"keypoints: expected lists of numbers, found {points!r:.60}")
         return [
-            self._keypoint(each) if _is_numbers(each) and len(each) <= 3 else self._keypoints(each) for each in points
+            self._keypoint(each) if is_numbers(each) and len(each) <= 3 else self._keypoints(each) for each in points
         ]
 
     def _keypoint(self, point: list[float]) -> list[float]:
@@ -187,7 +187,7 @@ class _Walk:
         """Polygons, not clipped."""
         if not isinstance(polygons, list):
             raise DecodeError("a run-length segmentation cannot follow its image: store it as a mask")
-        if polygons and _is_numbers(polygons):
+        if polygons and is_numbers(polygons):
             if len(polygons) % 2:
                 raise DecodeError(f"a polygon: expected x, y for each point, found {len(polygons)} numbers")
             pairs = zip(polygons[::2], polygons[1::2], strict=True)
@@ -256,7 +256,8 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _no_number(text[:40])
 
 
-def _is_numbers(value: Any) -> bool:
+def is_numbers(value: Any) -> bool:
+    """Whether a value of JSON is a list of numbers, at least one."""
     return isinstance(value, list) and bool(value) and all(type(each) in (int, float) for each in value)
 
 

@@ -26,12 +26,7 @@ RAW_FIELDS = ("rgb",)  # raw pixels, with width and height in `json`; the kernel
 LABEL_FIELD = "cls"
 # of images, in the order in which `image_field` looks for them, and of the numbers in an index
 KINDS = ("jpg", "png", "webp", *RAW_FIELDS, ARRAY_FIELD)
-PICKLED = (
-    "pkl",
-    "pyd",
-    "pickle",
-    "pth",
-)  # suffixes of fields that are never written: loading them runs code
+PICKLED = ("pkl", "pyd", "pickle", "pth")  # suffixes of fields that are never written: loading them runs code
 JSON_FIELD = "json"
 # words in field names that nearly always mean places in the image
 _PLACES = frozenset(

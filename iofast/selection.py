@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +17,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns:
-    """The argument of a filter, one row per sample. Labels and sizes are read when they are first used.
+    """The argument of a filter, one row per sample. Labels and sizes are read when they are used, by functions.
 
     index          place of the sample in the split
     label          -1 for none
@@ -29,7 +28,7 @@ class Columns:
     labels: Callable[[], Indices]
     sizes: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]]
 
-    @cached_property
+    @property
     def label(self) -> Indices:
         """Labels, int64 (N,)."""
         return self.labels()
@@ -37,16 +36,12 @@ class Columns:
     @property
     def width(self) -> NDArray[np.int32]:
         """Widths, int32 (N,)."""
-        return self._sizes[0]
+        return self.sizes()[0]
 
     @property
     def height(self) -> NDArray[np.int32]:
         """Heights, int32 (N,)."""
-        return self._sizes[1]
-
-    @cached_property
-    def _sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return self.sizes()
+        return self.sizes()[1]
 
 
 Filter = Callable[[Columns], ArrayLike]

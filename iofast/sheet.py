@@ -20,7 +20,9 @@ from iofast.containers.columns import ABSENT
 from iofast.errors import DecodeError, IofastError, OptionError
 from iofast.kernel import lossless, memory, pillow
 from iofast.kernel.contract import MAX_PIXELS
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field
+from iofast.option import check_choice, check_effect
+from iofast.places import BOX_FORMATS, is_numbers
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, RAW_FIELDS, image_field, raw_length
 
 MARGIN = 6  # pixels around every image
 CAPTION = 16  # height of the text below it in pixels
@@ -28,7 +30,6 @@ MASK_SHARE = 0.45  # of a mask's colour in the pixels that it covers
 MAX_CELLS = 10_000
 MAX_SIDE = 2048  # of a cell
 MAX_BOXES = 1000  # drawn on one image
-BOX_FORMATS = ("xyxy", "xywh")
 _COCO = ("bbox", "bboxes")
 _NAMES = (*_COCO, "box", "boxes")  # of members that hold boxes, as in packing
 
@@ -65,10 +66,9 @@ class SheetOptions:
             raise OptionError(f"size must be 16 to {MAX_SIDE} pixels of a cell, found {self.size}")
         if self.columns is not None and not 1 <= self.columns <= MAX_CELLS:
             raise OptionError(f"columns must be 1 to {MAX_CELLS}, found {self.columns}")
-        if self.box_format is not None and self.boxes == "":
-            raise OptionError(f"box_format={self.box_format} has no effect: expected boxes=, found none; leave it out")
-        if self.box_format not in (None, *BOX_FORMATS):
-            raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
+        if self.box_format is not None:
+            check_effect(f"box_format={self.box_format}", self.boxes != "", "boxes=", "none")
+            check_choice("box_format", self.box_format, BOX_FORMATS)
 
 
 def contact_sheet(reader: Reader, indices: Sequence[int], options: SheetOptions | None = None) -> Image.Image:
@@ -181,25 +181,16 @@ def _pixels(reader: Reader, index: int) -> NDArray[np.uint8]:
     located = reader.locate(np.array([index], np.int64)).bounded()
     if located.file[0] == ABSENT:
         raise DecodeError(f"{reader.name(index)} has no image")
-    if not located.kind[0]:
-        data = reader.view(index)
-        follow(reader, located, 0, data)
-        if lossless.is_array(bytes(data), MAX_PIXELS):
-            return lossless.shown(bytes(data))
-        return kernel.decode(data, int(located.orientation[0]))
-    width, height = int(located.width[0]), int(located.height[0])
-    out, status = np.zeros((1, max(height, 1), max(width, 1), 3), np.uint8), np.zeros(1, np.int32)
-    boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)
-    context = kernel.Context(kernel.DecodeOptions(filter="nearest"))
-    try:
-        with reader.payloads(located, 0, 1) as source:
-            kernel.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
-    finally:
-        context.close()
-    if status[0]:
-        raise DecodeError(f"{reader.name(index)}: {kernel.status_message(int(status[0]))}")
-    image: NDArray[np.uint8] = out[0]
-    return image
+    data = reader.view(index)
+    if located.kind[0]:  # raw pixels
+        width, height = int(located.width[0]), int(located.height[0])
+        if len(data) != (size := raw_length(width, height)) or not size:
+            raise DecodeError(f"{reader.name(index)} has {len(data)} bytes, {width}×{height} needs {size}")
+        return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+    follow(reader, located, 0, data)
+    if lossless.is_array(bytes(data), MAX_PIXELS):
+        return lossless.shown(bytes(data))
+    return kernel.decode(data, int(located.orientation[0]))
 
 
 def _caption(reader: Reader, index: int) -> str:
@@ -264,23 +255,16 @@ def _boxes_in(value: Any, box_format: str | None, *, coco: bool) -> Iterator[tup
     if isinstance(value, dict):
         for name, member in value.items():
             # other lists count only if they contain objects: polygons are lists of numbers too
-            if name in _NAMES or isinstance(member, dict) or (isinstance(member, list) and _has_objects(member)):
+            has_objects = isinstance(member, list) and any(isinstance(each, dict) for each in member)
+            if name in _NAMES or isinstance(member, dict) or has_objects:
                 yield from _boxes_in(member, box_format, coco=name in _COCO)
-    elif _is_numbers(value) and len(value) == 4:
+    elif is_numbers(value) and len(value) == 4:
         x, y, right, lower = (float(max(-1e6, min(1e6, number))) for number in value)
         sizes = box_format == "xywh" or (box_format is None and coco)
         yield (x, y, x + right, y + lower) if sizes else (x, y, right, lower)
-    elif isinstance(value, list) and not _is_numbers(value):
+    elif isinstance(value, list) and not is_numbers(value):
         for item in value:
             yield from _boxes_in(item, box_format, coco=coco)
-
-
-def _has_objects(values: list[Any]) -> bool:
-    return any(isinstance(each, dict) for each in values)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(each) in (int, float) for each in value)
 
 
 def _ordered(corners: Sequence[float], size: tuple[int, int]) -> tuple[float, float, float, float]:

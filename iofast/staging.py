@@ -129,7 +129,7 @@ def verify(each: CachedObject) -> list[int]:
                     broken.append(block)
                 unlock(copy.fd, block)
         freed = sum(stop - start for start, stop in map(copy.span, broken))
-        asyncio.run(cache.current().give_back(freed))
+        asyncio.run(cache.current().count(-freed))
         return broken
 
 
@@ -138,7 +138,7 @@ def clear(each: CachedObject) -> None:
     with contextlib.suppress(FileNotFoundError):
         each.path.unlink()
         if not each.in_use and each.path.suffix != ARROW:
-            asyncio.run(cache.current().give_back(each.here))
+            asyncio.run(cache.current().count(-each.here))
 
 
 @contextlib.contextmanager

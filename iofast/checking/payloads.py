@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from iofast import kernel
 from iofast.checking.problems import Findings
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.columns import ABSENT
-from iofast.errors import DecodeError, IofastError
+from iofast.errors import DecodeError
 from iofast.kernel import memory
 from iofast.kernel.contract import Header, TranscodeRecipe
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, RAW_FIELDS, image_field, raw_length
@@ -31,45 +33,43 @@ class PayloadCheck:
         """Check all payloads of these records; returns the bytes that were read."""
         image, read = image_field(self._reader.manifest.fields), 0
         for name in self._reader.manifest.fields:
-            try:
+            located, failed = None, Failures()
+            with contextlib.suppress(KeyError):  # in no file, like path and label of a plain folder
                 located = self._reader.locate(indices, name)
-            except KeyError:  # in no file, like path and label of a plain folder
-                self._unplaced(indices, name)
-                continue
-            failed: Failures = {}
             values = self._reader.values(indices, name, failed=failed)
             for row, error in sorted(failed.items()):
-                self._findings.add(str(error), int(indices[row]), name, int(located.offset[row]))
+                offset = None if located is None else int(located.offset[row])
+                self._findings.add(str(error), int(indices[row]), name, offset)
+            if located is None:
+                continue
             size = sum(len(value) for value in values if value is not None)
             there = int((located.file != ABSENT).sum())
             sums = 0 if located.crc is None else there
-            self._findings.count(checked=sums, unchecked=there - sums, size=size)
+            self._findings.count(checked=sums, unchecked=there - sums, bytes=size)
             read += size
             self._look(name, located, values, image)
         return read
 
-    def _unplaced(self, indices: NDArray[np.int64], name: str) -> None:
-        """Read fields that `locate` does not know: from the index, from numbers, and from files beside the images."""
-        failed: Failures = {}
-        try:
-            self._reader.values(indices, name, failed=failed)
-        except IofastError as error:
-            self._findings.add(str(error), int(indices[0]) if len(indices) == 1 else None, name)
-        for row in sorted(failed):
-            self._findings.add(str(failed[row]), int(indices[row]), name)
-
     def _look(self, name: str, located: Located, values: list[bytes | None], image: str | None) -> None:
-        if name == LABEL_FIELD:
-            if self._strict:  # in other programs' containers it need not be a number
-                self._labels(located, values)
-        elif name in RAW_FIELDS:
-            self._raw(name, located, values)
-        elif not self._decode:
-            return
-        elif name in IMAGE_FIELDS:
-            self._images(name, located, values, self._own(located, name, image))
-        elif name.rpartition(".")[2] in _MASKS:
-            self._images(name, located, values, np.zeros(len(values), np.bool_))
+        """Compare labels and raw pixels with the index, and decode images."""
+        decodes = self._decode and (name in IMAGE_FIELDS or name.rpartition(".")[2] in _MASKS)
+        own = self._own(located, name, image) if decodes and name in IMAGE_FIELDS else None
+        for row, value in enumerate(values):
+            reason, offset = "", int(located.offset[row])
+            if value is None:
+                continue
+            if name == LABEL_FIELD:
+                label = int(located.label[row])
+                if self._strict and value != b"%d" % label:  # in other programs' containers it need not be a number
+                    reason = f"{LABEL_FIELD} is {value!r:.40}, but the index has label {label}"
+            elif name in RAW_FIELDS:
+                width, height = int(located.width[row]), int(located.height[row])
+                if len(value) != (expected := raw_length(width, height)):
+                    reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
+            elif decodes and (wrong := self._decoded(value, located, row, own is not None and bool(own[row]))):
+                reason = f"{name} at offset {offset}: {wrong}"
+            if reason:
+                self._findings.add(reason, int(located.indices[row]), name, offset)
 
     def _own(self, located: Located, name: str, image: str | None) -> NDArray[np.bool_]:
         """Which of these payloads are their record's image: the index has the size of this one."""
@@ -79,39 +79,18 @@ class PayloadCheck:
         same: NDArray[np.bool_] = (best.offset == located.offset) & (best.file == located.file)
         return same
 
-    def _labels(self, located: Located, values: list[bytes | None]) -> None:
-        for row, value in _present(values):
-            label = int(located.label[row])
-            if value != b"%d" % label:
-                reason = f"{LABEL_FIELD} is {value!r:.40}, but the index has label {label}"
-                self._findings.add(reason, int(located.indices[row]), LABEL_FIELD, int(located.offset[row]))
-
-    def _raw(self, name: str, located: Located, values: list[bytes | None]) -> None:
-        for row, value in _present(values):
-            width, height = int(located.width[row]), int(located.height[row])
-            if len(value) != (expected := raw_length(width, height)):
-                reason = f"{name} has {len(value)} bytes, {width}×{height} needs {expected}"
-                self._findings.add(reason, int(located.indices[row]), name, int(located.offset[row]))
-
-    def _images(self, name: str, located: Located, values: list[bytes | None], is_image: NDArray[np.bool_]) -> None:
-        for row, value in _present(values):
-            try:
-                header = kernel.read_header(value)
-                reason = _contradiction(header, located, row) if is_image[row] else ""
-                if not reason:
-                    with memory.reserved(memory.of_whole(header)):
-                        kernel.transcode(value, _KEPT)
-                    self._findings.count(images=1)
-            except DecodeError as error:
-                reason = str(error)
-            if reason:
-                offset = int(located.offset[row])
-                self._findings.add(f"{name} at offset {offset}: {reason}", int(located.indices[row]), name, offset)
-
-
-def _present(values: list[bytes | None]) -> list[tuple[int, bytes]]:
-    """Row and value of each record that has the field."""
-    return [(row, value) for row, value in enumerate(values) if value is not None]
+    def _decoded(self, value: bytes, located: Located, row: int, is_image: bool) -> str:
+        """Decode an image, and return what is wrong with it, or with the index's size if it is the record's image."""
+        try:
+            header = kernel.read_header(value)
+            if is_image and (reason := _contradiction(header, located, row)):
+                return reason
+            with memory.reserved(memory.of_whole(header)):
+                kernel.transcode(value, _KEPT)
+        except DecodeError as error:
+            return str(error)
+        self._findings.count(images=1)
+        return ""
 
 
 def _contradiction(header: Header, located: Located, row: int) -> str:

@@ -74,13 +74,11 @@ class Findings:
         self.result, self._reader = result, reader
         self._lock = threading.Lock()
 
-    def count(self, *, images: int = 0, checked: int = 0, unchecked: int = 0, size: int = 0) -> None:
-        """Add to the counts."""
+    def count(self, **more: int) -> None:
+        """Add to counts of the result, by name."""
         with self._lock:
-            self.result.images += images
-            self.result.checked += checked
-            self.result.unchecked += unchecked
-            self.result.bytes += size
+            for name, number in more.items():
+                setattr(self.result, name, getattr(self.result, name) + number)
 
     def add(self, reason: str, index: int | None = None, field: str | None = None, offset: int | None = None) -> None:
         """Add a problem, of one record if there is an `index`."""

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,15 @@ from iofast.checking.structure import check_index, check_places, sound_rows, wit
 from iofast.containers.base import Reader
 from iofast.containers.columns import ABSENT
 from iofast.containers.indexed_reader import IndexedReader
-from iofast.containers.located import STEP, pieces
+from iofast.containers.located import pieces, steps
 from iofast.containers.shard_reader import LOOKS, ShardReader
 from iofast.errors import ContainerError
+from iofast.foreign.options import ForeignOptions
 from iofast.machine import cores
 from iofast.opening import open_damaged, open_reader
 
-if TYPE_CHECKING:
-    from iofast.foreign.options import ForeignOptions
-
 MOST_COMPARED = 1 << 26  # records among which duplicates are looked for: 17 bytes of memory each
 SHOWN = 5  # pairs of duplicates whose keys are reported
-
-Progress = Callable[[int, int, int], None]  # records and bytes that are done now, problems so far
 
 
 def verify(
@@ -40,15 +36,15 @@ def verify(
     workers: int | None = None,
     foreign: ForeignOptions | Mapping[str, Any] | None = None,
     begin: Callable[[int], None] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Verification:
     """Check every byte of a container, a plain folder or another program's container, and report all problems.
 
     Payloads are compared with their checksums, and every image is decoded unless `decode` is False. In a container that
     iofast wrote, index, manifest and container are compared with each other, and equal images are counted. Every
     problem is reported, even if shards are missing or cut off. `workers` is the number of threads (default: usable
-    cores); `foreign` is the argument of `open_reader`; `begin(records)` and `progress` report the progress. Raises like
-    `open_reader` if nothing can be opened.
+    cores); `foreign` is the argument of `open_reader`; `begin(records)` is called once, then `progress` with
+    records and bytes that are done now and all problems so far. Raises like `open_reader` if nothing can be opened.
     """
     workers = max(1, cores() if workers is None else workers)
     with _opened(path, foreign) as reader:
@@ -76,9 +72,8 @@ def verify(
                 if progress is not None:
                     progress(records, size, result.failed)
         if result.unchecked and not result.checked:
-            result.notes.append(
-                "there are no checksums: payloads were read" + (" and images decoded" if decode else "")
-            )
+            decoded = " and images decoded" if decode else ""
+            result.notes.append(f"there are no checksums: payloads were read{decoded}")
         if unlabelled := sum(int((reader.labels(part) < 0).sum()) for part in pieces(sound)):
             result.notes.append(f"records without a label: {unlabelled:,} of {len(sound):,}")
         result.notes.extend(reader.left_out)
@@ -105,17 +100,15 @@ def _find_duplicates(reader: Reader, sound: NDArray[np.int64], result: Verificat
         result.notes.append(f"duplicates were not looked for: there are more than {MOST_COMPARED:,} records")
         return
     keys, there = np.zeros(len(sound), np.uint64), np.zeros(len(sound), np.bool_)
-    for start in range(0, len(sound), STEP):
-        rows, part = slice(start, start + STEP), reader.columns(sound[start : start + STEP])
-        crc = np.zeros(len(part.length), np.uint64) if part.crc is None else part.crc.astype(np.uint64)
-        keys[rows] = part.length << np.uint64(32) | crc
+    for rows in steps(0, len(sound)):
+        part = reader.columns(sound[rows])
+        keys[rows] = part.length << np.uint64(32) | (0 if part.crc is None else part.crc)
         there[rows] = part.file != ABSENT
     own, keys = sound[there], keys[there]
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
     result.duplicates = len(same)
-    pairs = sorted((int(own[order[at + 1]]), int(own[order[at]])) for at in same[:SHOWN].tolist())
-    for later, earlier in pairs:
+    for later, earlier in sorted((int(own[order[at + 1]]), int(own[order[at]])) for at in same[:SHOWN].tolist()):
         first, second = reader.keys(reader.columns(np.array([earlier, later])))
         result.equal.append((first, second))
 

@@ -1,29 +1,6 @@
-"""`iofast bench`: how fast a dataset loads on this machine, and where the time goes."""
+"""Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside full
+decode, by number of workers.
 
-from __future__ import annotations
-
-import argparse
-import json
-import os
-import sys
-import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from iofast.bench import BenchResult
-    from iofast.monitor.snapshot import SystemFigures
-
-VERSION = 1  # of the JSON
-STEP_MS = 5.0
-_NOTICED = 0.1  # of the cores, used by other programs
-
-HELP = "measure how fast a dataset loads on this machine"
-DESCRIPTION = (
-    "Measure how fast a dataset loads on this machine: microseconds per image by stage, and images per second beside "
-    "full decode, by number of workers."
-)
-EXAMPLES = """\
 examples:
   iofast bench out.lmdb                         with RandomResizedCrop(224) + flip, 1 worker up to one per core
   iofast bench ./images --workers 1,2,4,8       a plain folder
@@ -34,6 +11,34 @@ examples:
 "full decode" is libjpeg-turbo decoding the same images whole with as many threads, without reading: the upper bound
 of loaders that decode first and crop afterwards. Run it on an idle machine: a line names other programs that use cores.
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from iofast import transforms as T
+from iofast.commands.text import count, table
+from iofast.errors import OptionError, plain
+from iofast.machine import cores
+from iofast.monitor.probe import states
+from iofast.monitor.probe.machine_facts import SystemProbe
+from iofast.monitor.snapshot import Job, SystemFigures
+
+if TYPE_CHECKING:
+    from iofast.bench import BenchResult
+
+STEP_MS = 5.0
+_NOTICED = 0.1  # of the cores, used by other programs
+
 _STAGES = {
     "read": "read the payload from the file",
     "check": "its checksum",
@@ -78,13 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from iofast import transforms as T
-    from iofast.bench import BenchOptions, bench
+    from iofast.bench import BenchOptions, bench  # here, with torch
     from iofast.dataset import FastDataset
-    from iofast.errors import OptionError
-    from iofast.monitor.probe.machine_facts import SystemProbe
-    from iofast.monitor.probe.states import PROC
-    from iofast.monitor.snapshot import Job
 
     if args.size < 1:
         raise OptionError(f"--size must be 1 or more, found {args.size}")
@@ -99,13 +99,15 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         step_ms=STEP_MS if args.step is None and args.device != "cpu" and not args.quiet else args.step,
     )
-    seen = (PROC / "stat").exists()  # not in some sandboxes
+    seen = (states.PROC / "stat").exists()  # not in some sandboxes
     machine, since = SystemProbe(Job(os.getpid(), 0, ""), scan_s=0.0) if seen else None, time.monotonic()
     result = bench(FastDataset(args.path, args.split), transform, options)
     meanwhile = machine.take(time.monotonic() - since) if machine else None
     if args.json:
-        about = {"version": VERSION, "path": args.path, "transform": args.transform}
-        print(json.dumps({**about, **_facts(result), "other_cores": meanwhile and meanwhile.other_cores}))
+        facts = {"version": 1, "path": args.path, "transform": args.transform, **asdict(result)}
+        if result.beside is not None:
+            facts["beside"] |= {"interference": result.beside.interference}
+        print(json.dumps(facts | {"other_cores": meanwhile and meanwhile.other_cores}))
     elif args.quiet:
         print("\n".join(f"{rate:.0f}" for rate in result.loading.values()))
     else:
@@ -113,14 +115,6 @@ def run(args: argparse.Namespace) -> int:
     if meanwhile is not None:
         _note_others(meanwhile)
     return 0
-
-
-def _facts(result: BenchResult) -> dict[str, Any]:
-    """The result's members."""
-    facts = asdict(result)
-    if result.beside is not None:
-        facts["beside"] |= {"interference": result.beside.interference}
-    return facts
 
 
 def _note_others(meanwhile: SystemFigures) -> None:
@@ -141,19 +135,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _default_workers() -> tuple[int, ...]:
-    from iofast.machine import cores
-
     powers = {1 << power for power in range(10) if 1 << power < cores()}
     return tuple(sorted(powers | {cores()}))
 
 
 def _show(args: argparse.Namespace, result: BenchResult) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from iofast.commands.text import count, table
-    from iofast.errors import plain
-
     console = Console(highlight=False)
     title = f"{args.path}: {count(result.images, 'image')}, {args.transform} at {args.size} pixels"
     console.print(Text(plain(f"{title}, {count(result.rounds, 'round')}"), "bold"))

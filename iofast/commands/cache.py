@@ -1,27 +1,24 @@
-"""`iofast cache`: the copies of stored objects and of Parquet files; check and remove them."""
+"""Look after the local copies of objects that were read from an object store. They are in the folder IOFAST_CACHE, by
+default in the user's cache folder. Arrow files made of Parquet files are in $XDG_CACHE_HOME/iofast.
 
-from __future__ import annotations
-
-import argparse
-import json
-from datetime import datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from iofast.staging import CachedObject
-
-HELP = "list, verify or clear the copies of stored objects and of Parquet files"
-DESCRIPTION = (
-    "Look after the local copies of objects that were read from an object store. They are in the folder IOFAST_CACHE, "
-    "by default in the user's cache folder. Arrow files made of Parquet files are in $XDG_CACHE_HOME/iofast."
-)
-EXAMPLES = """\
 examples:
   iofast cache ls                          objects, how much of each is here, when it was last opened
   iofast cache verify                      compare all blocks with their checksums; damaged ones are fetched again
   iofast cache clear                       remove all copies
   iofast cache clear s3://bucket/sets/     remove those whose URLs begin so
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+
+from rich.console import Console
+
+from iofast import staging
+from iofast.commands.text import count, say, size, table
+from iofast.staging import CachedObject
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry the action out; the exit status is 1 if `verify` finds damage."""
-    from iofast import staging
-
     chosen = [
         each
         for each in staging.objects()
@@ -54,10 +49,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(action: str, chosen: list[CachedObject], broken: int) -> None:
-    from rich.console import Console
-
-    from iofast.commands.text import count, say, size, table
-
     here = sum(each.here for each in chosen)
     if action == "verify":
         say(f"{count(len(chosen), 'object')}, {size(here)}: {count(broken, 'damaged block')} dropped")

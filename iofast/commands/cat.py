@@ -1,31 +1,32 @@
-"""`iofast cat`: one record's fields, or the bytes of one of them."""
+"""Show the fields of one record, or write the bytes of one field to stdout.
 
-from __future__ import annotations
-
-import argparse
-import json
-import sys
-from typing import TYPE_CHECKING, Any
-
-from iofast.commands import foreign
-from iofast.commands.parser import refuse_beside
-
-if TYPE_CHECKING:
-    from iofast.containers.base import Reader
-    from iofast.record import Record
-
-VERSION = 1  # of the JSON
-_SHOWN = 200  # characters of a text field in the listing
-
-HELP = "show a record, or write one of its fields to stdout"
-DESCRIPTION = "Show the fields of one record, or write the bytes of one field to stdout."
-EXAMPLES = """\
 examples:
   iofast cat out.lmdb 42                          the fields of record 42, counted from 0
   iofast cat out.lmdb 00000042                    the record with this key
   iofast cat out.lmdb 42 --field jpg > 42.jpg     the image, byte by byte
   iofast cat out.lmdb 42 --field json | jq .path
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from iofast.commands import foreign
+from iofast.commands.parser import refuse_beside
+from iofast.commands.text import say, size
+from iofast.containers.base import Reader
+from iofast.containers.changed import follow
+from iofast.containers.located import steps
+from iofast.errors import OptionError
+from iofast.opening import open_reader
+from iofast.record import Record, image_field
+
+_SHOWN = 200  # characters of a text field in the listing
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +41,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the record, or write the field."""
-    from iofast.errors import OptionError
-    from iofast.opening import open_reader
-
     refuse_beside(args, "field", ("json",))
     with open_reader(args.path, foreign.options(args)) as reader:
         index = find(reader, args.record)
@@ -66,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
 def find(reader: Reader, text: str) -> int:
     """Return the dense index of a record by its place or its key. Raises `OptionError` if there is none."""
-    from iofast.errors import OptionError
-
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
     is_place = number >= 0 and text == str(number)
     if is_place and len(text) < reader.manifest.key_width:
@@ -85,8 +81,6 @@ def find(reader: Reader, text: str) -> int:
 
 def _index_of_key(reader: Reader, text: str) -> int | None:
     """Search all keys, which takes a quarter of a second for a million."""
-    from iofast.containers.located import steps
-
     for indices in steps(0, len(reader)):
         keys = reader.keys(reader.columns(indices))
         if text in keys:
@@ -96,11 +90,6 @@ def _index_of_key(reader: Reader, text: str) -> int | None:
 
 def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
     """Return a record's JSON: its row of the index, and its fields with their sizes, and with their text."""
-    import numpy as np
-
-    from iofast.containers.changed import follow
-    from iofast.record import image_field
-
     located = reader.columns(np.array([index], np.int64))
     if (image := image_field(record.fields)) is not None:
         follow(reader, located, 0, record.fields[image])
@@ -112,7 +101,7 @@ def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
         text = _text(payload)
         fields[name] = {"bytes": len(payload)} | ({} if text is None else {"text": text})
     return {
-        "version": VERSION,
+        "version": 1,
         "index": index,
         "key": record.key,
         "name": reader.name(index),
@@ -127,8 +116,6 @@ def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any], record: Record) -> None:
-    from iofast.commands.text import say, size
-
     lines = [("key", facts["key"]), ("index", f"{facts['index']:,}"), ("split", facts["split"])]
     if facts["label"] is not None:
         lines.append(("label", f"{facts['label']}" + ("" if facts["class"] is None else f" ({facts['class']})")))
@@ -145,8 +132,6 @@ def _show(facts: dict[str, Any], record: Record) -> None:
 
 def _write(payload: bytes, field: str) -> None:
     """Write to stdout. A terminal gets printable text only: other bytes may be commands to it."""
-    from iofast.errors import OptionError
-
     if sys.stdout.isatty():
         text = _text(payload)
         if text is None or any(not character.isprintable() and character not in "\n\t" for character in text):

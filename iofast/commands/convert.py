@@ -1,17 +1,6 @@
-"""`iofast convert`: records into another kind of container, or into a plain folder."""
+"""Copy all records into a container of another kind, or into a plain folder (DST ends in /). No payload changes: this
+is `iofast pack` with --format keep --check end.
 
-from __future__ import annotations
-
-import argparse
-
-from iofast.commands import foreign
-
-HELP = "copy a container into another format, or into a folder"
-DESCRIPTION = (
-    "Copy all records into a container of another kind, or into a plain folder (DST ends in /). No payload changes: "
-    "this is `iofast pack` with --format keep --check end."
-)
-EXAMPLES = """\
 examples:
   iofast convert out.lmdb shards/train.tar --shard-size 500MB     tar shards, as WebDataset reads them
   iofast convert shards/train.tar train.tfrecord                  and those as TFRecords
@@ -22,6 +11,12 @@ examples:
 
 No byte of any image changes; use `iofast pack` to change images.
 """
+
+from __future__ import annotations
+
+import argparse
+
+from iofast.commands import foreign
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

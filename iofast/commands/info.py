@@ -1,4 +1,11 @@
-"""`iofast info`: what is in a container or a folder of images."""
+"""Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe.
+
+examples:
+  iofast info out.lmdb                          contents, sizes, classes, splits, recipe
+  iofast info ./images                          the same of a plain folder of images
+  iofast info shards/train.tar                  of work in parts that is not finished: which parts are missing
+  iofast info out.lmdb --json | jq .classes     for programs
+"""
 
 from __future__ import annotations
 
@@ -7,23 +14,29 @@ import contextlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from iofast.commands import foreign
 from iofast.commands.text import count, size, table
-from iofast.errors import plain
+from iofast.containers.base import Located, Reader
+from iofast.containers.located import steps
+from iofast.errors import IofastError, UnfinishedError, plain
+from iofast.kernel import read_header
+from iofast.opening import open_reader
+from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-    from rich.console import Console
-
-    from iofast.commands.histograms import Bin
-    from iofast.containers.base import Located, Reader
-
-VERSION = 1  # of the JSON
+BINS = 8
+BAR = 32  # characters; with the longest label and count this makes 80 columns
+_BLOCKS = " ▏▎▍▌▋▊▉█"  # eighths of a character
+Bin = list[float]  # low, high, count of the values from low to below high; the last bin includes high
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # shown in the text
 _WIDE = 100_000  # columns, for files and pipes
@@ -33,16 +46,6 @@ _HISTOGRAMS = (
     ("aspect", "width / height", lambda edge: f"{edge:.2f}"),
     ("bytes", "bytes of an image", size),
 )
-
-HELP = "show the contents of a container or folder"
-DESCRIPTION = "Say what a container or a folder of images holds: counts, sizes, classes, splits, recipe."
-EXAMPLES = """\
-examples:
-  iofast info out.lmdb                          contents, sizes, classes, splits, recipe
-  iofast info ./images                          the same of a plain folder of images
-  iofast info shards/train.tar                  of work in parts that is not finished: which parts are missing
-  iofast info out.lmdb --json | jq .classes     for programs
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the contents of `args.path`."""
-    from iofast.errors import UnfinishedError
-    from iofast.opening import open_reader
-
     try:
         with open_reader(args.path, foreign.options(args)) as reader:
             facts = describe(reader, args.path)
@@ -65,13 +65,11 @@ def run(args: argparse.Namespace) -> int:
         parts = _unfinished(args.path)
         if parts is None or args.quiet:
             raise
-        print(json.dumps({"version": VERSION, "path": args.path, "unfinished": parts}) if args.json else _words(parts))
+        print(json.dumps({"version": 1, "path": args.path, "unfinished": parts}) if args.json else _words(parts))
         return 1
     if args.json:
         print(json.dumps(facts))  # not sorted: classes are in the order of their numbers
     elif not args.quiet:
-        from rich.console import Console
-
         # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
         has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
         console = Console(highlight=False, width=None if has_width else _WIDE)
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _unfinished(path: str) -> dict[str, Any] | None:
     """Return the JSON of a run in parts that is not finished; None if there is no such run."""
-    from iofast.containers.targets import target_of
+    from iofast.containers.targets import target_of  # here: a finished container needs none of them
     from iofast.packing.parts import missing_parts
     from iofast.packing.plan import load_plan
 
@@ -108,7 +106,7 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     images, labels = _columns(reader)
     classes = manifest.classes
     return {
-        "version": VERSION,
+        "version": 1,
         "path": path,
         "container": reader.container,
         "count": manifest.count,
@@ -138,11 +136,6 @@ def _bytes(reader: Reader, path: str) -> int | None:
 
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     """Return facts about all images together, and the number of records of each label."""
-    import numpy as np
-
-    from iofast.containers.located import steps
-    from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
-
     if not len(reader):
         return None, {}
     slices = [reader.columns(indices) for indices in steps(0, len(reader))]
@@ -170,10 +163,6 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
 
 def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
     """Return histograms of the shorter side (pixels), of width over height, and of bytes."""
-    import numpy as np
-
-    from iofast.commands.histograms import histogram
-
     width = np.concatenate([part.width for part in slices]).astype(np.float64)
     height = np.concatenate([part.height for part in slices]).astype(np.float64)
     known = (width > 0) & (height > 0)
@@ -186,11 +175,6 @@ def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, l
 
 def restart_intervals(reader: Reader) -> dict[str, Any] | None:
     """Return the restart intervals of all JPEGs, or of an even sample (docs/pack.md); None without JPEGs."""
-    from collections import Counter
-
-    from iofast.errors import IofastError
-    from iofast.kernel import read_header
-
     count = min(len(reader), _SAMPLE)
     intervals: Counter[int] = Counter()
     for number in range(count):
@@ -205,11 +189,6 @@ def restart_intervals(reader: Reader) -> dict[str, Any] | None:
 
 
 def _show(facts: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from iofast.commands.histograms import bars
-
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -241,30 +220,26 @@ def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     where = facts["container"] + ("" if facts["bytes"] is None else f", {size(facts['bytes'])}")
-    lines = [("path", facts["path"]), ("container", where), ("records", f"{facts['count']:,}")]
-    lines.append(("fields", " ".join(facts["fields"])))
-    if facts["images"]:
-        lines += _image_lines(facts["images"])
-    if facts["restart"]:
-        lines.append(("restart", _restart_line(facts["restart"], facts["count"])))
+    labelled = ("labels", f"{len(facts['labels']):,}, without names" if facts["labels"] else "")
     if facts["classes"] is not None:
         names = list(facts["classes"])
         added = facts["class_order"] == "lexicographic" and names != sorted(names)
         last = ", those added later last" if added else ""
-        lines.append(("classes", f"{len(names):,}, in {facts['class_order']} order{last}"))
-    elif facts["labels"]:
-        lines.append(("labels", f"{len(facts['labels']):,}, without names"))
-    lines += [("left out", each) for each in facts["left_out"]]
-    if facts["unlabelled"]:
-        lines.append(("unlabelled", count(facts["unlabelled"], "record")))
-    lines.append(("splits", ", ".join(f"{name} {number:,}" for name, number in facts["splits"].items())))
-    if facts["recipe"]:
-        lines.append(("recipe", ", ".join(f"{name}={value}" for name, value in sorted(facts["recipe"].items()))))
-    if facts["seed"] is not None:
-        lines.append(("shuffled", f"with seed {facts['seed']}"))
-    if facts["fingerprint"]:
-        lines.append(("fingerprint", facts["fingerprint"]))
-    return lines
+        labelled = ("classes", f"{len(names):,}, in {facts['class_order']} order{last}")
+    lines = [
+        *(("path", facts["path"]), ("container", where), ("records", f"{facts['count']:,}")),
+        ("fields", " ".join(facts["fields"])),
+        *(_image_lines(facts["images"]) if facts["images"] else ()),
+        ("restart", _restart_line(facts["restart"], facts["count"]) if facts["restart"] else ""),
+        labelled,
+        *(("left out", each) for each in facts["left_out"]),
+        ("unlabelled", count(facts["unlabelled"], "record") if facts["unlabelled"] else ""),
+        ("splits", ", ".join(f"{name} {number:,}" for name, number in facts["splits"].items())),
+        ("recipe", ", ".join(f"{name}={value}" for name, value in sorted(facts["recipe"].items()))),
+        ("shuffled", "" if facts["seed"] is None else f"with seed {facts['seed']}"),
+        ("fingerprint", facts["fingerprint"]),
+    ]
+    return [(name, value) for name, value in lines if value or name in ("path", "fields", "splits")]
 
 
 def _restart_line(restart: dict[str, Any], records: int) -> str:
@@ -284,4 +259,32 @@ def _image_lines(images: dict[str, Any]) -> list[tuple[str, str]]:
         if name in images:
             sizes = images[name]
             lines.append((name, f"{sizes['min']} to {sizes['max']} pixels, median {sizes['median']:.0f}"))
+    return lines
+
+
+def histogram(values: NDArray[np.float64], bins: int = BINS) -> list[Bin]:
+    """Count positive values in bins whose edges grow by a constant factor; one bin if all are equal."""
+    if not len(values):
+        return []
+    low, high = float(values.min()), float(values.max())
+    if high <= low * 1.001:
+        return [[low, high, len(values)]]
+    edges = np.geomspace(low, high, bins + 1)
+    if low >= 16 and high - low >= 2 * bins:  # pixels and bytes read better as whole numbers
+        edges = np.unique(np.round(edges))
+    edges[0], edges[-1] = low, high
+    counts, _ = np.histogram(values, edges)
+    return [[float(a), float(b), int(n)] for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
+
+
+def bars(bins: Sequence[Bin], shown: Any) -> list[str]:
+    """Return one line for each bin; `shown` formats an edge."""
+    labels = [shown(low) if low == high else f"{shown(low)} – {shown(high)}" for low, high, _ in bins]
+    width = max(map(len, labels), default=0)
+    most, total = max((here for *_, here in bins), default=1) or 1, sum(here for *_, here in bins) or 1
+    lines = []
+    for label, (_, _, here) in zip(labels, bins, strict=True):
+        eighths = max(round(here / most * BAR * 8), 1) if here else 0
+        bar = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
+        lines.append(f"  {label:>{width}} {bar:<{BAR}} {int(here):>11,} {here / total:>4.0%}")
     return lines

@@ -1,22 +1,5 @@
-"""`iofast monitor`: is a training waiting for its data, why, and what to do."""
+"""Watch training processes: do they wait for their data, why, and what to change.
 
-from __future__ import annotations
-
-import argparse
-import sys
-from typing import TYPE_CHECKING
-
-from iofast.commands.parser import add_option
-from iofast.errors import IofastError, OptionError, because, one_line
-from iofast.monitor.request import GROUPS, Request
-from iofast.option import options_of
-
-if TYPE_CHECKING:
-    from iofast.monitor.launch import Program
-
-HELP = "find out whether training waits for its data, and why"
-DESCRIPTION = "Watch training processes: do they wait for their data, why, and what to change."
-EXAMPLES = """\
 examples:
   iofast monitor                                       all training of yours on this machine, on a live screen
   iofast monitor --pid 4242 --once                     watch until a verdict can be given, print it, end
@@ -32,6 +15,20 @@ Exit status: 0, 1 failed (with --once also: nothing to watch), 2 wrong usage, 4 
 or the rate fell by more than --fail-slower, 130 interrupted before a verdict; with `-- PROGRAM` the program's own,
 128 + n where signal n ended it.
 """
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from iofast.commands.parser import add_option
+from iofast.errors import IofastError, OptionError, because, one_line
+from iofast.monitor.request import GROUPS, Request
+from iofast.option import options_of
+
+if TYPE_CHECKING:
+    from iofast.monitor.launch import Program
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

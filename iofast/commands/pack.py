@@ -1,24 +1,5 @@
-"""`iofast pack`: a folder of images, a manifest, or another container into one container."""
+"""Pack images of a folder, a manifest or a container into LMDB, tar or TFRecord.
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import os
-import sys
-from typing import TYPE_CHECKING
-
-from iofast.commands import foreign
-from iofast.commands.parser import add_option
-from iofast.packing.option_fields import GROUPS, command_line
-
-if TYPE_CHECKING:
-    from iofast.packing.pool import WorkerPool
-    from iofast.packing.report import Estimate, PackReport
-
-HELP = "pack images into one file, or into shards"
-DESCRIPTION = "Pack images of a folder, a manifest or a container into LMDB, tar or TFRecord."
-EXAMPLES = """\
 examples:
   iofast pack ./images out.lmdb --resize 256
       short side 256 pixels, JPEG quality 90; class folders become labels
@@ -61,6 +42,22 @@ An interrupted run is resumed by the same command.
 Images that cannot be packed are listed in DST.errors.jsonl.
 """
 
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from iofast.commands import foreign
+from iofast.commands.parser import add_option
+from iofast.packing.option_fields import GROUPS, command_line
+
+if TYPE_CHECKING:
+    from iofast.packing.pool import WorkerPool
+    from iofast.packing.report import Estimate, PackReport
+
 
 # The options that most runs use: on the first screen of --help, before the groups.
 _FIRST = ("resize", "mode", "format", "quality", "fields", "shuffle", "split", "workers", "overwrite", "dry_run")
@@ -75,11 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="folder of images, manifest (.csv, .jsonl, .parquet), container, or URL; several become one container",
     )
-    parser.add_argument(
-        "target",
-        metavar="DST",
-        help="out.lmdb, train.tar, train.tfrecord, or such a URL",
-    )
+    parser.add_argument("target", metavar="DST", help="out.lmdb, train.tar, train.tfrecord, or such a URL")
     parser.usage = "%(prog)s SRC DST [options]"
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
@@ -163,14 +156,11 @@ def summary(report: PackReport) -> list[str]:
         lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
     lines += _errors_and_notes(report)
     if report.part is not None:
-        lines.append(f"  next       {_next(report.missing, report.part[1])}")
+        from iofast.packing.part import missing_words
+
+        left = missing_words(report.missing, report.part[1]) if report.missing else "every part is packed"
+        lines.append(f"  next       {left}{'' if report.missing else ': the same command with --finish'}")
     return [*lines, f"  next       {report.next_step}"] if report.next_step else lines
-
-
-def _next(missing: tuple[int, ...], total: int) -> str:
-    from iofast.packing.part import missing_words
-
-    return f"{missing_words(missing, total)}" if missing else "every part is packed: the same command with --finish"
 
 
 def _errors_and_notes(report: PackReport) -> list[str]:

@@ -1,4 +1,16 @@
-"""`iofast run`: a training script that nobody edits, with its JPEGs decoded by the kernel."""
+"""Run a script that loads JPEGs by Pillow, torchvision and DataLoader. Images are decoded by iofast, in the part that
+is needed and in batches; samples, order, random numbers and pixels stay equal to the last bit.
+
+examples:
+  iofast run -- python train.py --epochs 3            the script, its workers and its children
+  iofast run -- torchrun --nproc-per-node 2 train.py  any launcher that passes its environment on
+  iofast run --report run.json -- python -m train     and a report as JSON
+  IOFAST_RUN=0 iofast run -- python train.py          the same without iofast
+
+In notebooks and code: `import iofast.run.here` before the first image is opened.
+The first images of every process are also made by Pillow and torch; if any value differs, the rest is left to them.
+Exit status: the program's own, 128 + n where signal n ended it; 2 wrong usage.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +22,6 @@ import tempfile
 from pathlib import Path
 
 from iofast.errors import OptionError, SourceError, because, plain
-
-HELP = "run a training script unchanged, with its JPEGs decoded several times as fast"
-DESCRIPTION = (
-    "Run a script that loads JPEGs by Pillow, torchvision and DataLoader. Images are decoded by iofast, in the part "
-    "that is needed and in batches; samples, order, random numbers and pixels stay equal to the last bit."
-)
-EXAMPLES = """\
-examples:
-  iofast run -- python train.py --epochs 3            the script, its workers and its children
-  iofast run -- torchrun --nproc-per-node 2 train.py  any launcher that passes its environment on
-  iofast run --report run.json -- python -m train     and a report as JSON
-  IOFAST_RUN=0 iofast run -- python train.py          the same without iofast
-
-In notebooks and code: `import iofast.run.here` before the first image is opened.
-The first images of every process are also made by Pillow and torch; if any value differs, the rest is left to them.
-Exit status: the program's own, 128 + n where signal n ended it; 2 wrong usage.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,21 +1,20 @@
-"""`iofast stage`: bring sets from an object store into the cache of this machine, before a run."""
+"""Bring the records of containers in an object store into the cache of this machine, so that a run finds them on its
+disk. IOFAST_CACHE names the folder of the cache, IOFAST_CACHE_SIZE how much it may take.
+
+examples:
+  iofast stage s3://bucket/sets/train.tar                    all records
+  iofast stage s3://bucket/sets/photos.lmdb --split val      those of a split
+  IOFAST_CACHE=/nvme/cache iofast stage https://host/train.tar https://host/val.tar
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-HELP = "fill the cache from an object store"
-DESCRIPTION = (
-    "Bring the records of containers in an object store into the cache of this machine, so that a run finds them on "
-    "its disk. IOFAST_CACHE names the folder of the cache, IOFAST_CACHE_SIZE how much it may take."
-)
-EXAMPLES = """\
-examples:
-  iofast stage s3://bucket/sets/train.tar                    all records
-  iofast stage s3://bucket/sets/photos.lmdb --split val      those of a split
-  IOFAST_CACHE=/nvme/cache iofast stage https://host/train.tar https://host/val.tar
-"""
+from iofast.bars import open_bar
+from iofast.commands.text import count, say, size
+from iofast.staging import stage
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +27,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fill the cache and print what was done."""
-    from iofast.bars import open_bar
-    from iofast.commands.text import count, say, size
-    from iofast.staging import stage
-
     done = []
     for url in args.urls:
         with open_bar(None, "B", "staging", unit_scale=True) as bar:

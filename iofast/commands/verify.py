@@ -1,21 +1,5 @@
-"""`iofast verify`: whether containers and folders are intact, and if not, which records are bad and why."""
+"""Check checksums, decode every image, and compare the index with the container.
 
-from __future__ import annotations
-
-import argparse
-import json
-from typing import TYPE_CHECKING
-
-from iofast.commands import foreign
-from iofast.commands.text import count, say, size
-from iofast.errors import IofastError, OptionError
-
-if TYPE_CHECKING:
-    from iofast.checking.problems import Verification
-
-HELP = "check a container, and list damaged records"
-DESCRIPTION = "Check checksums, decode every image, and compare the index with the container."
-EXAMPLES = """\
 examples:
   iofast verify out.lmdb                   checksums, then every image decoded, then index against container
   iofast verify train.tar val.tar          several, one after another
@@ -26,6 +10,17 @@ examples:
 Goes on after errors, also if shards that iofast wrote are missing or cut off.
 Exit status: 0 all is well, 1 something is not.
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from iofast.checking import Verification, verify
+from iofast.commands import foreign
+from iofast.commands.text import count, say, size
+from iofast.errors import IofastError, OptionError
+from iofast.packing.progress import Bar
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,9 +59,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(path: str, args: argparse.Namespace) -> Verification:
-    from iofast.checking import verify
-    from iofast.packing.progress import Bar
-
     bar = Bar("iofast verify", visible=not args.quiet)
     try:
         return verify(

@@ -1,31 +1,5 @@
-"""`iofast view`: some records in one picture."""
+"""Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes.
 
-from __future__ import annotations
-
-import argparse
-import json
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from iofast import owned
-from iofast.commands import foreign
-from iofast.commands.parser import refuse_beside
-from iofast.commands.text import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from PIL import Image
-
-    from iofast.containers.base import Reader
-    from iofast.sheet import SheetOptions
-
-_MOST = 100_000_000  # records in a list
-
-HELP = "draw records as one picture, with labels, masks and boxes"
-DESCRIPTION = "Draw a contact sheet (PNG): upright images with their labels, masks laid over them, and boxes."
-EXAMPLES = """\
 examples:
   iofast view out.lmdb sheet.png                           32 records, chosen at random
   iofast view out.lmdb sheet.png --class tabby --count 64  of one class
@@ -35,6 +9,37 @@ examples:
   iofast view out.lmdb sheet.png --transform "dino(224)"   as a network gets them: the views of iofast.transforms.dino
   iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
 """
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iofast import owned, transforms
+from iofast.commands import foreign
+from iofast.commands.parser import refuse_beside
+from iofast.commands.text import say
+from iofast.containers.base import Reader
+from iofast.containers.located import pieces
+from iofast.containers.manifest import WHOLE
+from iofast.errors import OptionError, TargetError, did_you_mean, shown
+from iofast.opening import open_reader
+from iofast.order.permutation import permuted
+from iofast.sheet import SheetImage, SheetOptions, contact_sheet, require_fields, views_sheet
+from iofast.transforms import Normalize, Pipeline
+from iofast.transforms import compile as compile_transform
+
+_MOST_PIXELS = 1 << 26  # of all views of one image: 800 MB as floats
+_MOST = 100_000_000  # records in a list
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,10 +69,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Choose, draw, write."""
-    from iofast.errors import OptionError, TargetError
-    from iofast.opening import open_reader
-    from iofast.sheet import SheetOptions, require_fields
-
     if not args.target.lower().endswith(".png"):
         raise OptionError(f"the picture's name must end with .png, found {args.target!r}")
     if os.path.lexists(args.target) and not args.overwrite:
@@ -83,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     with open_reader(args.path, foreign.options(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
-        sheet = draw(reader, args, indices, options)
+        if args.transform is None:
+            sheet = contact_sheet(reader, indices, options)
+        else:
+            sheet = views_sheet(reader, seen(args, indices, preset(args.transform)), options)
     with owned.writing(Path(args.target)) as file:
         sheet.save(file, "PNG")
     if args.json:
@@ -94,26 +98,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def draw(reader: Reader, args: argparse.Namespace, indices: Sequence[int], options: SheetOptions) -> Image.Image:
-    """Draw the records as they are, or after `--transform`."""
-    from iofast.sheet import contact_sheet, views_sheet
-
-    if args.transform is None:
-        return contact_sheet(reader, indices, options)
-    from iofast.commands.view_transform import preset, seen
-
-    return views_sheet(reader, seen(args, indices, preset(args.transform)), options)
-
-
 def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
-    import numpy as np
-
-    from iofast.containers.located import pieces
-    from iofast.containers.manifest import WHOLE
-    from iofast.errors import OptionError
-    from iofast.order.permutation import permuted
-
     count, seed = (32 if args.count is None else args.count), args.seed or 0
     if count < 1:
         raise OptionError(f"--count must be 1 or more, found {count}")
@@ -137,8 +123,6 @@ def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
 
 def label_of(reader: Reader, text: str) -> int:
     """Return a class's number by its name, or by its number if no class has that name. Raises `OptionError`."""
-    from iofast.errors import OptionError, did_you_mean
-
     classes = reader.manifest.classes or ()
     if text in classes:
         return classes.index(text)
@@ -147,19 +131,118 @@ def label_of(reader: Reader, text: str) -> int:
     raise OptionError(f"there is no class {text!r}{did_you_mean(text, classes)}")
 
 
-def parse_indices(text: str, count: int, option: str = "--indices") -> list[int]:
+def parse_indices(text: str, count: int) -> list[int]:
     """Parse a list such as `0-9,100`. Raises `OptionError` for another syntax, or indices beyond `count` records."""
-    from iofast.errors import OptionError
-
     indices: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise OptionError(f"{option} must be numbers and ranges such as 0-9,100, found {text!r:.80}")
+            raise OptionError(f"--indices must be numbers and ranges such as 0-9,100, found {text!r:.80}")
         start, stop = int(first), int(last if dash else first)
         if not start <= stop < count:
             raise OptionError(f"record {part.strip()} is not in 0 … {count - 1}")
         if len(indices) + stop - start >= _MOST:
-            raise OptionError(f"{option} names more than {_MOST} records")
+            raise OptionError(f"--indices names more than {_MOST} records")
         indices += range(start, stop + 1)
     return indices
+
+
+def presets() -> dict[str, Callable[..., Any]]:
+    """Return the functions of `iofast.transforms` that return a list of transforms or Views, by name."""
+    functions = {name: getattr(transforms, name) for name in transforms.__all__}
+    kinds = ("list[Transform]", "Views")
+    return {
+        name: each
+        for name, each in sorted(functions.items())
+        if inspect.isfunction(each) and each.__annotations__.get("return") in kinds
+    }
+
+
+def preset(text: str) -> Pipeline:
+    """Compile the preset in `text`, such as `train` or `dino(224, local=4)`. Raises `OptionError`.
+
+    Arguments are literals; nothing else of the text is evaluated.
+    """
+
+    name, positional, named = _parsed(text)
+    known = presets()
+    if name not in known:
+        guess = did_you_mean(name, known)
+        raise OptionError(f"--transform must be one of {', '.join(known)}, found {shown(name)}{guess}")
+    try:
+        pipeline = compile_transform(known[name](*positional, **named))
+    except OptionError:
+        raise
+    except Exception as error:  # of the preset's code, for unsuitable values
+        raise OptionError(f"--transform: {name} does not take the arguments in {shown(text)}: {error}") from None
+    if pipeline.pixels > _MOST_PIXELS:
+        raise OptionError(
+            f"--transform: expected at most {_MOST_PIXELS:,} pixels of each image, found {pipeline.pixels:,} in {text}"
+        )
+    return pipeline
+
+
+def _parsed(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return name, positional and named arguments of `name` or `name(…)`."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if isinstance(tree, ast.Name):
+            return tree.id, [], {}
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            positional = [ast.literal_eval(each) for each in tree.args]
+            named = {each.arg: ast.literal_eval(each.value) for each in tree.keywords if each.arg is not None}
+            if len(named) == len(tree.keywords):
+                return tree.func.id, positional, named
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        pass  # treated as any other invalid text
+    raise OptionError(
+        f"--transform must be a preset, with numbers, strings or lists as arguments, such as 'train' or 'dino(224)', "
+        f"found {shown(text)}"
+    )
+
+
+def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -> Iterator[SheetImage]:
+    """Yield the records' images as a network gets them, with normalisation undone.
+
+    Random choices depend on the seed and on the image's place among `indices`.
+    """
+
+    from iofast.dataset import FastDataset  # here, with torch
+    from iofast.loader import FastLoader
+
+    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign.options(args))
+    loader = FastLoader(
+        dataset,
+        transform=pipeline,
+        seed=args.seed or 0,
+        dtype="float32",
+        ragged="raise" if pipeline.views else "list",
+        on_error="drop",  # the cell of a broken image has its error
+    )
+    for index, batch in zip(indices, loader, strict=True):
+        if loader.last_valid is not None and not bool(loader.last_valid[0]):
+            yield SheetImage(index, [], loader.failures[-1].reason)
+        else:
+            yield SheetImage(index, _views(batch[0], pipeline))
+
+
+def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:
+    """Return each view of a batch's only image with its name; one view named "" if there are no `Views`."""
+    if not pipeline.views:
+        return [("", _pixels(images[0], pipeline))]
+    views = []
+    for view in pipeline.views:
+        several = images[view.name] if view.count else [images[view.name]]
+        for number, batch in enumerate(several, start=1):
+            views.append((f"{view.name} {number}" if view.count else view.name, _pixels(batch[0], view.pipeline)))
+    return views
+
+
+def _pixels(image: Any, pipeline: Pipeline) -> NDArray[np.uint8]:
+    """Undo `Normalize`: a float tensor (3, height, width) to uint8 (height, width, 3)."""
+    values = image.permute(1, 2, 0).numpy()
+    for op in pipeline.ops:
+        if isinstance(op, Normalize):
+            values = values * np.asarray(op.std, np.float32) + np.asarray(op.mean, np.float32)
+    pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+    return pixels

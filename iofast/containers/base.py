@@ -22,13 +22,7 @@ from iofast.errors import ContainerError, IofastError
 from iofast.kernel import Payloads
 from iofast.record import Record, format_key, image_field
 
-__all__ = [
-    "UNREADABLE",
-    "Failures",
-    "Located",
-    "Reader",
-    "dense",
-]
+__all__ = ["UNREADABLE", "Failures", "Located", "Reader", "dense"]
 
 _log = logging.getLogger("iofast")
 

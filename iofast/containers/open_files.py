@@ -144,10 +144,7 @@ class OpenFiles:
 
 @contextlib.contextmanager
 def _readable(
-    files: Sequence[FileBytes | None],
-    file: NDArray[np.intp],
-    offsets: NDArray[np.uint64],
-    lengths: NDArray[np.uint64],
+    files: Sequence[FileBytes | None], file: NDArray[np.intp], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
 ) -> Iterator[dict[int, bytes]]:
     """Make the bytes of rows readable by their files' descriptors until the block ends.
 

@@ -26,7 +26,7 @@ from iofast.containers.publish import LOCK, Target
 from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
 from iofast.containers.writer import INDEX_SUFFIX, Writer
 from iofast.errors import ContainerError, OptionError, TargetError
-from iofast.option import parse_size
+from iofast.option import check_effect, parse_size
 from iofast.record import KEY_WIDTH
 
 _LIKE = 0.85  # similarity of a misspelt suffix: .lmd and .tarr have more, .train, .target and .table less
@@ -98,10 +98,7 @@ def shard_bytes(size: int | str | None, target: Target) -> int:
     """Bytes of a shard: `size`, by default `SHARD_SIZE`. Raises `OptionError` if the target has no shards."""
     if size is None:
         return SHARD_SIZE
-    if not isinstance(target, ShardTarget):
-        raise OptionError(
-            f"shard_size={size} has no effect: expected a target of shards, found {target.path.name}; leave it out"
-        )
+    check_effect(f"shard_size={size}", isinstance(target, ShardTarget), "a target of shards", target.path.name)
     return parse_size(size)
 
 

@@ -26,7 +26,7 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError, unreadable
 from iofast.foreign.options import ForeignOptions
 from iofast.record import JSON_FIELD, LABEL_FIELD
-from iofast.remote.urls import absolute, is_url, resolved
+from iofast.remote.urls import absolute, is_url
 from iofast.source.arrays import Strings
 from iofast.source.cache import CachedIndex, cache_file, cached, load
 from iofast.source.table import check_file
@@ -122,7 +122,11 @@ class Format(ABC):
 
     def words(self) -> list[bytes]:
         """What identifies this data set; the name of its index in the cache is a hash of it."""
-        places = [os.fsencode(place) for path in self.paths for place in (resolved(path), path)]
+        places = [
+            os.fsencode(place)
+            for path in self.paths
+            for place in (path if is_url(path) else os.path.realpath(path), path)
+        ]
         return [self.options.identity(), *places]
 
     def state(self) -> tuple[int, ...]:

@@ -23,15 +23,7 @@ from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar import Member, TarFile
 from iofast.errors import ContainerError, DecodeError, IofastError, OptionError, because
-from iofast.foreign.cached_index import (
-    MAX_NAMES,
-    ForeignIndex,
-    Format,
-    NamedPart,
-    few_names,
-    joined,
-    may_be_there,
-)
+from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, NamedPart, few_names, joined, may_be_there
 from iofast.foreign.options import ForeignOptions
 from iofast.record import (
     IMAGE_FIELDS,

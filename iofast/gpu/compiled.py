@@ -22,8 +22,8 @@ SOURCES = Path(__file__).parent.parent / "kernel" / "src"
 OPTIONS = ("--fmad=false", "--std=c++17")  # no fused multiply-add: the CPU has none, and the pixels are the same
 
 
-def source(name: str = "device.c") -> str:
-    """The text of one of the kernel's files with those that it includes, each once."""
+def source() -> str:
+    """The text of device.c with the files that it includes, each once."""
     seen: set[str] = set()
 
     def inlined(name: str) -> str:
@@ -33,7 +33,7 @@ def source(name: str = "device.c") -> str:
         text = (SOURCES / name).read_text("utf-8")
         return re.sub(r'^#include "(.+)"$', lambda found: inlined(found[1]), text, flags=re.M)
 
-    return inlined(name)
+    return inlined("device.c")
 
 
 def binary(architecture: str) -> bytes:

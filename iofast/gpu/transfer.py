@@ -62,6 +62,8 @@ class Transfer:
     def __init__(self, device: torch.device, streams: CudaStreams, counter: StageCounter) -> None:
         self.device = device
         self._streams, self._counter = streams, counter
+        self.send, self.run, self.fetch = streams.copy, streams.run, streams.fetch  # see `Bus`
+        self.free_bytes = streams.free_bytes
         self._pending: deque[tuple[Event, Event]] = deque()  # start and end of copies that are not timed yet
         self._reading = threading.Lock()  # tried, never waited for: one reader at a time is enough
 
@@ -99,10 +101,6 @@ class Transfer:
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
-    def free_bytes(self) -> int:
-        """Return how many bytes can still be allocated on the device."""
-        return self._streams.free_bytes()
-
     def check(self) -> None:
         """Raise `StateError` if a CUDA graph is being captured, which would keep the batch's memory."""
         if self._streams.capturing():
@@ -120,18 +118,6 @@ class Transfer:
             self._pending.append((start, streams.record(stream)))
         self._counter.add(1, nbytes=sum(tensor.nbytes for tensor in tensors))
         return copies
-
-    def send(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Bus`."""
-        return self._streams.copy(tensor)
-
-    def run(self, prepared: Prepared) -> None:
-        """See `Bus`."""
-        self._streams.run(prepared)
-
-    def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """See `Bus`."""
-        return self._streams.fetch(tensor)
 
     def collect(self) -> None:
         """Count the times of the copies that the device has finished."""

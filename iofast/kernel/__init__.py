@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iofast.errors import DecodeError
 from iofast.kernel import other_formats
 from iofast.kernel.contract import FILTERS as FILTERS
-from iofast.kernel.contract import MAX_BYTES, MESSAGES
+from iofast.kernel.contract import MAX_BYTES
 from iofast.kernel.contract import STAGES as STAGES
 from iofast.kernel.contract import WAYS as WAYS
 from iofast.kernel.contract import Counts as Counts
@@ -99,11 +99,6 @@ def decode_into(
     else:
         decode_each(context, source, boxes, flips, [out[row] for row in rows], status, finish)
     return status
-
-
-def status_message(code: int) -> str:
-    """Return the message for a row's status."""
-    return MESSAGES[Status(code)]
 
 
 def describe() -> dict[str, str | None]:

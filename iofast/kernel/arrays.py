@@ -17,9 +17,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.kernel.contract import MAX_BYTES, Status, StatusError, beyond
+from iofast.kernel.contract import MAX_BYTES, Status, StatusError, beyond, check_size
 from iofast.kernel.payload import Payload, stream
-from iofast.record import LONGEST_SIDE
 
 Pixels = NDArray[Any]  # (height, width, channels)
 
@@ -192,8 +191,7 @@ def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
 
 
 def _check_limits(header: ArrayHeader, max_pixels: int) -> None:
-    pixels, shown = header.width * header.height, f"{header.width}x{header.height} pixels"
-    if pixels > max_pixels or max(header.width, header.height) > LONGEST_SIDE:
-        raise beyond("pixels", f"{shown}, the limit is {max_pixels}")
+    check_size(header.width, header.height, max_pixels)
     if header.nbytes > MAX_BYTES:  # no loader would read it
-        raise beyond("bytes", f"{shown} of {named(header.channels, header.type)}, the limit is {MAX_BYTES} bytes")
+        shown = f"{header.width}x{header.height} pixels of {named(header.channels, header.type)}"
+        raise beyond("bytes", f"{shown}, the limit is {MAX_BYTES} bytes")

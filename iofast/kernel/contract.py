@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iofast.errors import OptionError
-from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING
+from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING, check_choice
+from iofast.record import LONGEST_SIDE
 from iofast.work import Work
 
 FILTERS = ("nearest", "box", "bilinear", "bicubic", "lanczos")
@@ -147,6 +148,12 @@ def beyond(limit: str, detail: str) -> StatusError:
     return StatusError(Status.LIMIT, detail, f"the image is larger than the limit on {limit}")
 
 
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise `StatusError` if an image has too many pixels, or a side that an index cannot hold."""
+    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
+        raise beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}")
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """Options that apply to every row of a batch. Raises `OptionError` for unknown filters and limits out of range.
@@ -169,7 +176,7 @@ class DecodeOptions:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("filter", self.filter, ALL_FILTERS)
+        check_choice("filter", self.filter, ALL_FILTERS)
         if not 0 < self.max_pixels <= 1 << 32 or not 0 < self.max_bytes <= 1 << 32:
             raise OptionError(f"max_pixels and max_bytes must be 1 to 2^32, found {self.max_pixels}, {self.max_bytes}")
 
@@ -292,12 +299,12 @@ class TranscodeRecipe:
     truncated: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
-        _one_of("filter", self.filter, FILTERS)
-        _one_of("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "keep"))
-        _one_of("subsampling", self.subsampling, ("420", "422", "444"))
-        _one_of("check", self.check or "decode", ("decode", "end"))
-        _one_of("truncated", self.truncated or "strict", ("strict", "accept"))
+        check_choice("mode", self.mode, ("short", "long", "exact", "crop", "pad", "none"))
+        check_choice("filter", self.filter, FILTERS)
+        check_choice("format", self.format, ("jpeg", "png", "webp", "npy", "rgb", "keep"))
+        check_choice("subsampling", self.subsampling, ("420", "422", "444"))
+        check_choice("check", self.check or "decode", ("decode", "end"))
+        check_choice("truncated", self.truncated or "strict", ("strict", "accept"))
         if self.size is not None and not _is_whole(self.size, 1, MAX_SIDE):
             raise OptionError(f"resize= in pixels must be a whole number from 1 to {MAX_SIDE}, found {self.size!r}")
         if self.size is None and self.mode != "none":
@@ -314,7 +321,7 @@ class TranscodeRecipe:
 
     def _check_colours(self) -> None:
         if self.icc is not None:
-            _one_of("icc", self.icc, ("srgb", "keep", "drop"))
+            check_choice("icc", self.icc, ("srgb", "keep", "drop"))
         if self.icc == "keep" and self.format == "rgb":
             raise OptionError(f"icc 'keep' needs a format that can hold a profile, found {self.format!r}")
         for text in (self.pad_color, self.background):
@@ -364,11 +371,6 @@ def restart_interval(mcus: int) -> int:
 def mcus_per_row(width: int, components: int, subsampling: str) -> int:
     """Return the MCUs per row of a JPEG that is encoded from an image of this width."""
     return -(-width // (16 if components == 3 and subsampling != "444" else 8))
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise OptionError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
 
 
 def _is_whole(value: object, low: int, high: int) -> bool:

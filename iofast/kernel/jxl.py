@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from iofast.kernel.arrays import ArrayHeader
 from iofast.kernel.contract import TURNED, Status, StatusError
 from iofast.kernel.payload import Payload
 
@@ -15,18 +14,11 @@ _MOST_BOXES = 64
 _HEAD = 64  # bytes of the codestream; size and orientation are within 12
 
 
-class JxlHeader(NamedTuple):
-    """Width and height as the plugin gives them, and the orientation that it has not applied."""
-
-    width: int
-    height: int
-    orientation: int
-
-
-def header(data: Payload) -> JxlHeader:
-    """Read the header. Raises `StatusError`.
+def header(data: Payload) -> ArrayHeader:
+    """Read width and height as the plugin gives them, and the orientation that it has not applied.
 
     The plugin gives an image upright, unless the file is a JPEG that was packed without loss: that one it restores.
+    Raises `StatusError`.
     """
     codestream, is_jpeg = _codestream(data)
     bits = _Bits(codestream)
@@ -36,9 +28,9 @@ def header(data: Payload) -> JxlHeader:
     orientation = 1
     if not bits.take(1) and bits.take(1):  # not all by default, extra fields
         orientation = 1 + bits.take(3)
-    if is_jpeg:
-        return JxlHeader(width, height, orientation)
-    return JxlHeader(*((height, width) if orientation in TURNED else (width, height)), 1)
+    if not is_jpeg:
+        width, height, orientation = (height, width, 1) if orientation in TURNED else (width, height, 1)
+    return ArrayHeader(width, height, 3, "uint8", orientation)
 
 
 class _Bits:

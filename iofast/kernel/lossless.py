@@ -59,8 +59,7 @@ def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
     if kind == "npy":
         return _header(kind, arrays.npy_header(data))
     if kind == "jxl" and pillow.plugin(kind):  # without decoding it
-        width, height, orientation = jxl.header(data)
-        return _header(kind, arrays.ArrayHeader(width, height, 3, "uint8", orientation))
+        return _header(kind, jxl.header(data))
     opened = _opened(data, kind, max_pixels, max_memory)
     return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
 

@@ -33,8 +33,12 @@ def with_profile(data: bytes, profile: bytes) -> bytes:
 
 def has_end(data: bytes) -> bool:
     """Whether a JPEG has an end-of-image marker behind its header. Thumbnails in the header have their own."""
-    header = max((end for _, _, end in _segments(data)), default=2)
-    return data.rfind(END, header) >= 0
+    return data.rfind(END, header_size(data)) >= 0
+
+
+def header_size(data: bytes) -> int:
+    """Bytes of a JPEG up to the end of the last whole segment before the first scan."""
+    return max((end for _, _, end in _segments(data)), default=2)
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:

@@ -26,7 +26,7 @@ from iofast.kernel.contract import (
     Status,
     Transcoded,
     TranscodeRecipe,
-    beyond,
+    check_size,
     mcus_per_row,
 )
 from iofast.kernel.native_batch import Context as Context
@@ -109,9 +109,8 @@ def decode(
     width, height = header.width, header.height
     if (header.orientation in TURNED) != (orientation in TURNED):
         width, height = height, width
-    if width * height > max_pixels:
-        raise DecodeError(beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}").reason)
     with pillow.as_decode_errors():
+        check_size(width, height, max_pixels)
         memory.check_whole(header, len(data), max_memory)
     out = np.empty((1, height, width, 3), np.uint8)
     boxes = np.array([[0, 0, width, height, width, height, 0, 0]], np.int32)

@@ -24,6 +24,7 @@ from iofast.kernel.contract import (
     Payloads,
     Status,
     beyond,
+    check_size,
 )
 from iofast.kernel.payload import StoredPayload
 
@@ -40,7 +41,7 @@ def read_header(data: Buffer | StoredPayload, max_pixels: int = MAX_PIXELS, max_
     """Read the header of an image of any format; see `native.read_header`."""
     payload = data if isinstance(data, StoredPayload) else as_bytes(data)
     header = lossless.header(payload, max_pixels, max_memory)
-    pillow.check_size(header.width, header.height, max_pixels)
+    check_size(header.width, header.height, max_pixels)
     return header
 
 

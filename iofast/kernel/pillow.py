@@ -31,10 +31,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from iofast.errors import DecodeError, IofastError
 from iofast.kernel import arrays, depth, exif, jxl, markers, png, strangers
-from iofast.kernel.contract import TURNED, Header, Status, beyond
+from iofast.kernel.contract import TURNED, Header, Status, check_size
 from iofast.kernel.contract import StatusError as StatusError
 from iofast.kernel.payload import Payload, stream
-from iofast.record import LONGEST_SIDE
 
 
 class _Jpeg(JpegImageFile):
@@ -243,12 +242,6 @@ def plugin(kind: str) -> type[ImageFile] | None:
     return _optional(kind) if kind in _OPTIONAL else _PLUGINS.get(kind)
 
 
-def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise `StatusError` if an image has too many pixels, or a side that an index cannot hold."""
-    if width * height > max_pixels or max(width, height) > LONGEST_SIDE:
-        raise beyond("pixels", f"{width}x{height} pixels, the limit is {max_pixels}")
-
-
 def _orientation(image: Image.Image, data: Payload) -> int:
     """Find the orientation in the metadata, whether or not this version of Pillow looks there."""
     if image.format == "JXL":
@@ -334,9 +327,9 @@ def mend_end(opened: Opened) -> Opened:
 
     Pillow's own option, `ImageFile.LOAD_TRUNCATED_IMAGES`, applies to the whole process.
     """
-    return (
-        open_image(opened.data[:] + markers.END, opened.size[0] * opened.size[1]) if opened.format == "jpeg" else opened
-    )
+    if opened.format != "jpeg":
+        return opened
+    return open_image(opened.data[:] + markers.END, opened.size[0] * opened.size[1])
 
 
 def plain(image: Image.Image) -> Image.Image:

@@ -83,11 +83,7 @@ def excess(kind: str, width: int, height: int, recipe: TranscodeRecipe) -> str |
 
 
 def finish(
-    pixels: Image.Image,
-    kind: str,
-    recipe: TranscodeRecipe,
-    framing: Fitted,
-    profile: bytes = b"",
+    pixels: Image.Image, kind: str, recipe: TranscodeRecipe, framing: Fitted, profile: bytes = b""
 ) -> Transcoded:
     """Pad resampled pixels (`L` or `RGB`) and encode them as `kind` (any format but "keep")."""
     padded = _padded(pixels, framing.canvas, recipe)

@@ -34,7 +34,7 @@ AHEAD: Final = 2  # batches on the device before the consumer: one is ready whil
 
 
 class Delivery:
-    """An iterator over the results of `made` (batches `start` to `stop` - 1), for one consumer."""
+    """The results of `made` one after the other (batches `start` to `stop` - 1), for one consumer."""
 
     def __init__(
         self, parts: LoaderParts, made: Prefetch[FinishedBatch, range], auto: Auto | None, start: int, stop: int
@@ -75,9 +75,6 @@ class Delivery:
     def depth(self) -> int:
         """Batches that may be in the making or waiting."""
         return sum(each.depth for each in self.threads)
-
-    def __iter__(self) -> Delivery:
-        return self
 
     def __next__(self) -> Any:
         """The next batch, for `hand_over`."""

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from iofast.gpu.images import DeviceImages, Made
 
 # the types that the kernel stores, with its names
-TYPES = {
-    torch.uint8: "uint8",
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-}
+TYPES = {torch.uint8: "uint8", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 def check_dtype(ops: Sequence[Op], dtype: object) -> torch.dtype:

@@ -142,8 +142,7 @@ class Pixels:
 
     def _again(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         finish = self._finish(rows) if self._spec.finishes else None
-        if self.canvas is None:
-            raise TypeError("images in device memory are not decoded")
+        assert self.canvas is not None  # images in device memory are not decoded
         return self.canvas.decode_again(RowsToDecode(context, source, rows, finish))
 
     def _changed(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:

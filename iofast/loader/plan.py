@@ -130,14 +130,18 @@ class SamplePlan:
         return self.attempts, self.indices, self.boxes, self.flips, *self.located
 
 
-def plan_samples(parts: LoaderParts, epoch: int, positions: NDArray[np.int64], attempt: int = 0) -> SamplePlan:
-    """Plan the samples at `positions` (int64, (N,)) of an epoch, or their `attempt`-th replacements."""
-    return _planned(parts, epoch, positions, parts.epochs.indices(epoch, positions, attempt), attempt)
-
-
-def _planned(
-    parts: LoaderParts, epoch: int, positions: NDArray[np.int64], indices: NDArray[np.int64], attempt: int
+def plan_samples(
+    parts: LoaderParts,
+    epoch: int,
+    positions: NDArray[np.int64],
+    attempt: int = 0,
+    indices: NDArray[np.int64] | None = None,
 ) -> SamplePlan:
+    """Plan the samples at `positions` (int64, (N,)) of an epoch, or their `attempt`-th replacements.
+
+    `indices` are the samples there, if they are known.
+    """
+    indices = parts.epochs.indices(epoch, positions, attempt) if indices is None else indices
     count = len(positions)
     located = parts.resident.located.rows(indices) if parts.resident else parts.spec.dataset.locate(indices)
     attempts, boxes = np.full(count, attempt, np.int64), np.zeros((count, COLUMNS), np.int32)
@@ -186,7 +190,7 @@ class BatchPlans:
         rows = np.concatenate(positions)
         indices = self._parts.epochs.indices(self.epoch, rows)  # a user's sampler must not run again after an error
         try:
-            whole = _planned(self._parts, self.epoch, rows, indices, 0)
+            whole = plan_samples(self._parts, self.epoch, rows, indices=indices)
         except (IofastError, OSError, IndexError):
             return
         start = 0

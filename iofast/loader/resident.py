@@ -19,7 +19,7 @@ from iofast.boxes import REGION, fits, within
 from iofast.containers.base import Located
 from iofast.containers.changed import Rows, decode_again
 from iofast.errors import DecodeError
-from iofast.kernel.contract import Kind, Payloads
+from iofast.kernel.contract import MESSAGES, Kind, Payloads, Status
 from iofast.loader.finishing import finished, made_there, rows_of
 from iofast.loader.spec import BatchSpec
 from iofast.loader.unmade import Unmade
@@ -141,7 +141,7 @@ class PlannedImages(Unmade):
         inside = inside if clip else inside & fits(self.boxes, self.size)
         failed, count = self.resident.failed, len(self.resident.sizes)
         bad = np.flatnonzero(self.resident.broken[self.indices] | ~inside).tolist()
-        box = kernel.status_message(kernel.Status.BOX)
+        box = MESSAGES[Status.BOX]
         return {row: failed.get(int(self.indices[row]) % count, box) for row in bad}
 
     def made(self, spec: BatchSpec, work: Work | None, bus: Bus | None) -> torch.Tensor:

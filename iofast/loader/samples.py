@@ -6,7 +6,6 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,30 +112,19 @@ class Samples:
                 self.plan.reasons.setdefault(row, f"field {name}: {error}")
 
     def _map(self, function: SampleFunction, row: int) -> None:
-        """Call `map_sample`. What it raises is a fault of the program, not of the data, so it reaches the consumer."""
+        """Call `map_sample`. What it raises is a fault of the program, not of the data, so it reaches the consumer.
+
+        The error gets a note with the sample's name.
+        """
         spec, plan = self._spec, self.plan
         sample = {name: self.values(name, np.array([row]))[0] for name in spec.fields}
         position = int(plan.parts.epochs.drawn_at(plan.positions[row : row + 1])[0])
         seed = spec.options.seed, plan.epoch, position, int(plan.attempts[row])
-
-        def name() -> str:
-            return f"{plan.name(row)}, position {plan.positions[row]} of epoch {plan.epoch}"
-
-        self.mapped[row] = mapped(function, sample, seed, name)
-
-
-def mapped(
-    function: SampleFunction, sample: Sample, seed: tuple[int, int, int, int], name: Callable[[], str]
-) -> Sample:
-    """What `map_sample` returns; `rng` depends only on `seed`, which is (seed, epoch, position, attempt).
-
-    What the function raises gets a note with the sample's name.
-    """
-    try:
-        result = function(sample, generator(*seed))
-        if not isinstance(result, dict):
-            raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
-    except Exception as error:
-        error.add_note(f"in map_sample: {name()}")
-        raise
-    return result
+        try:
+            result = function(sample, generator(*seed))
+            if not isinstance(result, dict):
+                raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
+        except Exception as error:
+            error.add_note(f"in map_sample: {plan.name(row)}, position {plan.positions[row]} of epoch {plan.epoch}")
+            raise
+        self.mapped[row] = result

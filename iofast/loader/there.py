@@ -102,8 +102,7 @@ class JpegRows(Unmade):
         from iofast.gpu.images import DeviceImages
         from iofast.gpu.structs import DAMAGED, IMAGE
 
-        if bus is None:
-            raise TypeError("only a device decodes these JPEGs")
+        assert bus is not None  # only a device decodes these JPEGs
         canvas, rows, table = self.canvas, self.chosen, np.zeros(len(self.chosen), IMAGE)
         plan = canvas.plan
         crops = jpegs.Crops(plan.boxes[rows], plan.flips[rows], plan.located.orientation[rows])

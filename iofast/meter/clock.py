@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from threading import get_ident, get_native_id
 from typing import Any, Final
@@ -67,7 +68,8 @@ class StallClock:
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _anew, (self.slot.info, self.device, self.stages)  # a copy measures for itself
+        anew = partial(StallClock, self.slot.info, device=self.device, stages=self.stages)
+        return anew, ()  # a copy measures for itself
 
     def begin(self, epoch: int | None = None) -> Pass:
         """Begin a pass. `epoch` is its number on the telemetry page, by default the number of passes before it."""
@@ -161,10 +163,6 @@ class StallClock:
         index = self.device.partition(":")[2] if self.device is not None else ""
         copies = None if self.stages is None else self.stages.transfer
         return DeviceTimes(f"cuda:{index or cuda.current_device()}", cuda, copies)
-
-
-def _anew(info: LoaderInfo, device: str | None, stages: Stages | None) -> StallClock:
-    return StallClock(info, device=device, stages=stages)
 
 
 class Pass:

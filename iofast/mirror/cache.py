@@ -140,14 +140,10 @@ class BlockCache:
     async def reserve(self, size: int, busy: Container[tuple[SparseCopy, int]]) -> bool:
         """Count `size` bytes as used, if needed after an eviction of blocks that are not `busy`; False without room."""
         while True:
-            if await self._count(0, size, self.limit):
+            if await self.count(size, limit=self.limit):
                 return True
             if not await self.make_room(size, busy):
                 return False
-
-    async def give_back(self, size: int, evictions: int = 0) -> None:
-        """Count `size` reserved bytes as free; with `evictions` blocks that were here are absent now."""
-        await self._count(evictions, -size)
 
     async def make_room(self, size: int, busy: Container[tuple[SparseCopy, int]], *, anyway: bool = False) -> bool:
         """Evict until `size` bytes are free, or `anyway` because the disk is full; False if nothing may be evicted.
@@ -164,7 +160,7 @@ class BlockCache:
                 return True
             freed = self._remove_unused(size) or await self._evict(self._victims(size, busy))
             if freed:
-                await self.give_back(freed)
+                await self.count(-freed)
                 return True
             self._hopeless_until = time.monotonic() + _PAUSE
             return False
@@ -193,8 +189,11 @@ class BlockCache:
         data = os.pread(self._lock, _NUMBERS.size, 0)
         return _NUMBERS.unpack(data) if len(data) == _NUMBERS.size else (0, 0)
 
-    async def _count(self, evictions: int, used: int, limit: int | None = None) -> bool:
-        """Add to the numbers; False, and nothing is added, if more than `limit` bytes would be in use."""
+    async def count(self, used: int, *, evictions: int = 0, limit: int | None = None) -> bool:
+        """Add to the numbers; False, and nothing is added, if more than `limit` bytes would be in use.
+
+        With `evictions`, blocks that were here are absent now.
+        """
         async with self._locked(_COUNTING) as is_locked:
             numbers = self._read_numbers()
             if limit is not None and (not is_locked or self.used() + used > limit):
@@ -254,7 +253,7 @@ class BlockCache:
         freed = 0
         try:
             states = [copy.hide(block) for copy, block in taken]
-            await self._count(1, 0)
+            await self.count(0, evictions=1)
             ended = await self._holds_end()
             for (copy, block), state in zip(taken, states, strict=True):
                 if not ended:

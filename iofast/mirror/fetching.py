@@ -22,15 +22,14 @@ _LOOK = (0.002, 0.05)  # first and longest pause between two looks at another pr
 
 
 class ObjectVersion(NamedTuple):
-    """An object in one version: its store, key there and ETag."""
+    """An object in one version: the store whose place it is, and its ETag."""
 
     store: Store
-    key: str
     etag: str
 
     async def read(self, start: int, stop: int) -> memoryview:
         """The bytes [start, stop). Raises as `Store.get_range` does."""
-        return await self.store.fetch_range(self.key, start, stop, self.etag)
+        return await self.store.fetch_range("", start, stop, self.etag)
 
 
 class WantedBlock(NamedTuple):
@@ -167,7 +166,7 @@ async def _fetch(wanted: WantedBlock) -> bool:
         return kept
     finally:
         if not kept:
-            await cache.give_back(stop - start)
+            await cache.count(start - stop)
 
 
 async def _replace(wanted: WantedBlock) -> bool:
@@ -179,6 +178,6 @@ async def _replace(wanted: WantedBlock) -> bool:
         try:
             await asyncio.to_thread(copy.store, block, data)
         except OSError:  # a full disk; now the block is absent, but its bytes stay for its readers
-            await cache.give_back(0, evictions=1)
+            await cache.count(0, evictions=1)
             return False
     return True

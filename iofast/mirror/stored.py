@@ -19,7 +19,6 @@ from iofast.mirror.copies import BLOCK
 from iofast.mirror.fetching import ObjectVersion, WantedBlock
 from iofast.remote import requests
 from iofast.remote.store import ObjectInfo, Store
-from iofast.remote.urls import RemotePath
 
 _log = logging.getLogger("iofast")
 _AT_ONCE = 64  # requests for single places, or for sizes and versions, in flight
@@ -34,9 +33,7 @@ class StoredObject:
 
     def __init__(self, url: str, info: ObjectInfo | None = None) -> None:
         info = info or look([url])[0]
-        place = RemotePath.of(url)
-        self.url, self.size = url, info.size
-        self.source = ObjectVersion(Store(RemotePath(place.store, "")), place.key, info.etag)
+        self.url, self.size, self.source = url, info.size, ObjectVersion(Store.of(url), info.etag)
         self.cache = cache.current()
         try:
             self.copy = self.cache.open(url, info.etag, info.size)
@@ -73,12 +70,7 @@ class Wanted(NamedTuple):
 
 def look(urls: Sequence[str]) -> list[ObjectInfo]:
     """Sizes and versions of objects. Raises `ObjectMissingError` and `StorageError`."""
-
-    async def one(url: str) -> ObjectInfo:
-        place = RemotePath.of(url)
-        return await Store(RemotePath(place.store, "")).look(place.key)
-
-    return requests.run(requests.each(one, urls, _AT_ONCE))
+    return requests.run(requests.each(lambda url: Store.of(url).look(), urls, _AT_ONCE))
 
 
 def stamp(etag: str) -> int:

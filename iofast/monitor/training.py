@@ -298,8 +298,7 @@ class Training:
     def exposed(self) -> float | None:
         """Stall measured by the device's clock, as a share of step time; None if no loader measures it."""
         return self.per_step(
-            lambda one: one.exposed_s,
-            lambda one: _stepped(one) if one.device_step_s is None else one.device_step_s,
+            lambda one: one.exposed_s, lambda one: _stepped(one) if one.device_step_s is None else one.device_step_s
         )
 
     @cached_property

@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.arguments import MAX_SEED, REPLACEMENTS, check_integer
+from iofast.arguments import REPLACEMENTS, check_integer
 from iofast.errors import OptionError
 from iofast.order.permutation import MAX_SAMPLES, key_word, uniform
 
@@ -36,8 +36,6 @@ class Population:
         check_integer("count (samples)", self.count, 1, MAX_SAMPLES)
         if not self.parts:
             object.__setattr__(self, "parts", (self.count,))
-        if sum(self.parts) != self.count or min(self.parts) < 0:
-            raise OptionError(f"parts must add up to the count {self.count}, found {self.parts}")
 
 
 class Binding(NamedTuple):
@@ -155,13 +153,11 @@ class Mode(ABC):
         `global_batch` is the number of consecutive positions in a batch of all ranks together; only `Buckets`,
         `Grouped` and endless samplers depend on it. Raises `OptionError` if the mode does not fit the population.
         """
-        check_integer("seed", seed, 0, MAX_SEED)
-        check_integer("global_batch", global_batch, 1, MAX_SAMPLES)
-        return self._order(Binding(population, int(seed), int(global_batch)))
+        return self._order(Binding(population, seed, global_batch))
 
     @abstractmethod
     def _order(self, binding: Binding) -> Order:
-        """`bind` for checked arguments."""
+        """See `bind`."""
 
 
 def checksum(values: NDArray[np.generic]) -> str:

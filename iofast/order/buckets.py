@@ -60,13 +60,8 @@ class _Buckets(Order):
     mode = "buckets"
 
     def __init__(self, sizes: Sizes, population: Population, seed: int, global_batch: int) -> None:
-        if population.sizes is None:
-            raise OptionError("Buckets needs the sizes of the images, and this dataset has none")
-        widths, heights = population.sizes()
-        if not np.shape(widths) == np.shape(heights) == (population.count,):
-            found = f"{np.shape(widths)} and {np.shape(heights)}"
-            raise OptionError(f"widths and heights must be of shape ({population.count},), found {found}")
-        bucket = nearest(sizes, widths, heights)
+        assert population.sizes is not None  # a dataset has them
+        bucket = nearest(sizes, *population.sizes())
         self._sizes, self._batch = sizes, global_batch
         self._samples = np.argsort(bucket, kind="stable")
         self._counts = np.bincount(bucket, minlength=len(sizes))

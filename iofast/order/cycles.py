@@ -82,11 +82,8 @@ class _Balanced(_Piles):
     mode = "balanced"
 
     def __init__(self, population: Population, length: int | None, seed: int) -> None:
-        if population.labels is None:
-            raise OptionError("Balanced needs labels, and this dataset has none")
+        assert population.labels is not None  # a dataset has them
         labels = np.asarray(population.labels(), np.int64)
-        if labels.shape != (population.count,):
-            raise OptionError(f"labels must be of shape ({population.count},), found {labels.shape}")
         if unlabelled := np.flatnonzero(labels < 0)[:1].tolist():
             found = f"found {labels[unlabelled[0]]} at {unlabelled[0]}"
             raise OptionError(f"Balanced needs a label for every sample, {found}")

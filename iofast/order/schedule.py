@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.arguments import check_integer
 from iofast.errors import OptionError
-from iofast.order.permutation import MAX_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,6 @@ class Schedule:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("n (samples)", self.n, 1, MAX_SAMPLES)
-        check_integer("batch_size", self.batch_size, 1, 1 << 32)
-        check_integer("world_size", self.world_size, 1, 1 << 32)
-        check_integer("rank", self.rank, 0, self.world_size - 1)
         if self.drop_last and self.n < self.global_batch:
             raise OptionError(
                 f"drop_last=True leaves no batch: {self.n} samples are fewer than batch_size {self.batch_size} "
@@ -51,8 +45,6 @@ class Schedule:
 
     def positions(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The positions (int64) of this rank's part of batch `batch`, and whether each is valid (False: filling)."""
-        if not 0 <= batch < self.count:
-            raise OptionError(f"batch must be 0 to {self.count - 1}, found {batch}")
         start = batch * self.global_batch
         each, more = divmod(min(self.global_batch, self.n - start), self.world_size)  # `more` ranks have one more
         first = start + self.rank * each + min(self.rank, more)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from iofast.foreign.options import ForeignOptions
 from iofast.option import FILTER, MOST_MEMORY, MOST_PIXELS, QUALITY, REDUCING_GAP, SUBSAMPLING, option, options_of
-
-if TYPE_CHECKING:
-    from iofast.foreign.options import ForeignOptions
 
 
 def _option(default: Any, text: str, metavar: str | None = None, *, usual: object = None, typed: bool = True) -> Any:
@@ -35,8 +33,7 @@ class PixelFields:
     only_shrink: bool = _option(False, "do not enlarge smaller images")
     filter: str | None = _option(None, "nearest, box, bilinear, bicubic or lanczos; all antialiased", usual=FILTER)
     format: str | None = _option(
-        None,
-        "jpeg (default with --resize), png, webp, rgb (raw), npy (all bits), or keep (default without --resize)",
+        None, "jpeg (default with --resize), png, webp, rgb (raw), npy (all bits), or keep (default without --resize)"
     )
     quality: int | None = _option(None, "of JPEG and WebP, 1 to 100", "Q", usual=QUALITY)
     subsampling: str | None = _option(None, "of JPEG chroma: 420, 422 or 444", usual=SUBSAMPLING)

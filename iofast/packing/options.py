@@ -12,7 +12,7 @@ from iofast.containers.manifest import MAX_COUNT
 from iofast.errors import OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.option import described, parse_size
+from iofast.option import check_effect, described, parse_size
 from iofast.packing.option_fields import GROUPS, OrderFields, PixelFields, RunFields, SampleFields
 from iofast.packing.part import SLURM, PackPart
 from iofast.packing.pool import MAX_WORKERS
@@ -211,9 +211,7 @@ def _require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> No
         for name in () if met else names.split():
             value = given[name]
             if value is not None and value is not False:  # 0 is a value
-                raise OptionError(
-                    f"{name}={value} has no effect: expected {expected} beside it, found {found}; leave it out"
-                )
+                check_effect(f"{name}={value}", False, f"{expected} beside it", found)
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "

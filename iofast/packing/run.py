@@ -20,7 +20,7 @@ from iofast.containers.targets import ShardTarget, shard_bytes, target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import is_container, open_reader
-from iofast.option import check_names, takes_options
+from iofast.option import check_effect, check_names, takes_options
 from iofast.packing.copying import CopyWork, is_copy
 from iofast.packing.inputs import listed
 from iofast.packing.options import PackOptions
@@ -185,16 +185,12 @@ def _check(given: Sequence[str], options: PackOptions, target: Target) -> None:
             )
     recipe = options.recipe()
     shard_bytes(options.shard_size, target)
-    if options.shard_records is not None and not isinstance(target, ShardTarget):
-        raise OptionError(
-            f"shard_records={options.shard_records} has no effect: expected a target of shards, found "
-            f"{target.path.name}; leave it out"
-        )
-    if options.label_base and target.path.suffix not in TFRECORD:
-        raise OptionError(
-            f"label_base={options.label_base} has no effect: expected a target of TFRecords, found {target.path.name}; "
-            "leave it out"
-        )
+    if (records := options.shard_records) is not None:
+        fits = isinstance(target, ShardTarget)
+        check_effect(f"shard_records={records}", fits, "a target of shards", target.path.name)
+    if base := options.label_base:
+        fits = target.path.suffix in TFRECORD
+        check_effect(f"label_base={base}", fits, "a target of TFRecords", target.path.name)
     if isinstance(target, FolderTarget) and (options.part is not None or options.finish or options.on is not None):
         raise OptionError(
             f"a folder of files is not packed in parts: expected an LMDB file or shards, found {target.path.name}/; "

@@ -13,6 +13,7 @@ from iofast import kernel
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import markers
 from iofast.kernel.mask import transcode_mask
+from iofast.option import check_choice
 from iofast.packing.messages import PackedRecord
 from iofast.places import BOX_FORMATS, Geometry, move
 from iofast.record import RAW_FIELDS, ImageInfo, holds_places
@@ -51,8 +52,7 @@ class SampleRecipe:
             raise OptionError(f"min_size must be a number of pixels, 1 or more, found {self.min_size!r}")
         if self.max_aspect is not None and not self.max_aspect >= 1:
             raise OptionError(f"max_aspect must be 1 (squares only) or more, found {self.max_aspect!r}")
-        if self.box_format not in BOX_FORMATS:
-            raise OptionError(f"box_format must be one of {', '.join(BOX_FORMATS)}, found {self.box_format!r}")
+        check_choice("box_format", self.box_format, BOX_FORMATS)
         if not 0 <= self.mask_fill <= 65_535:
             raise OptionError(f"mask_fill must be 0 to 65535, found {self.mask_fill}")
 

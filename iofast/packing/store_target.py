@@ -17,14 +17,7 @@ from iofast.containers.manifest import Manifest
 from iofast.containers.shards import MANIFEST_SUFFIX
 from iofast.containers.targets import ShardTarget, target_of
 from iofast.containers.writer import INDEX_SUFFIX
-from iofast.errors import (
-    ContainerError,
-    IofastError,
-    ObjectConflictError,
-    ObjectMissingError,
-    OptionError,
-    TargetError,
-)
+from iofast.errors import ContainerError, IofastError, ObjectConflictError, ObjectMissingError, OptionError, TargetError
 from iofast.packing.options import PackOptions
 from iofast.packing.parts import LISTING
 from iofast.packing.plan import PackPlan

@@ -78,11 +78,7 @@ class PackWork:
                 "state": container.state,
                 "upright": list(container.upright),
             }
-        return {
-            "root": os.fspath(self.source.root),
-            "records": records,
-            "recipe": asdict(self.options.sample_recipe()),
-        }
+        return {"root": os.fspath(self.source.root), "records": records, "recipe": asdict(self.options.sample_recipe())}
 
     def results(self, pool: WorkerPool, sections: Sequence[Section]) -> Iterator[Done]:
         """Have the images of these sections transcoded, in order; no chunk has those of two sections."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from iofast.remote import requests
 from iofast.remote.store import Store
-from iofast.remote.urls import RemotePath
 
 _REQUESTS = 64  # in flight at once
 
@@ -78,6 +77,4 @@ class Ahead:
 
 async def fetch(wanted: ListedObject) -> bytes:
     """The bytes of one object, in the loop of `requests`."""
-    place = RemotePath.of(wanted.url)
-    store = Store(RemotePath(place.store, ""))
-    return await store.fetch(place.key, wanted.etag, wanted.size if wanted.etag else None)
+    return await Store.of(wanted.url).fetch("", wanted.etag, wanted.size if wanted.etag else None)

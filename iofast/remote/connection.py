@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import ipaddress
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -26,14 +25,6 @@ _ENDPOINTS = {
 }
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "http": "IOFAST_ALLOW_HTTP"}
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "IOFAST_ALLOW_HTTP")
-
-
-def require_obstore(store: str) -> None:
-    """Raise `OptionError` without obstore."""
-    try:
-        import_module("obstore")
-    except ImportError:
-        raise OptionError(f"{store} needs obstore: pip install 'iofast[remote]'") from None
 
 
 def connect(store: str, limits: RequestLimits, purpose: str) -> ObjectStore:

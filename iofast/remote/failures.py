@@ -63,10 +63,7 @@ def cause_of(error: BaseException) -> FailureCause:
     number = int(status[1])
     transient = code in _TRANSIENT_CODES or number in _TRANSIENT or number >= 500
     return FailureCause(
-        number,
-        f"{number} {_PHRASES.get(number, '')}".strip() + after,
-        _MANY if transient else _ONE,
-        code in _NO_STORE,
+        number, f"{number} {_PHRASES.get(number, '')}".strip() + after, _MANY if transient else _ONE, code in _NO_STORE
     )
 
 

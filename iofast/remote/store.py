@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from iofast.errors import IofastError, ObjectConflictError, ObjectMissingError, OptionError, StorageError
 from iofast.meter.traffic import traffic
 from iofast.remote import requests
-from iofast.remote.connection import ONCE, READ, WRITE, connect, require_obstore
+from iofast.remote.connection import ONCE, READ, WRITE, connect
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
 from iofast.remote.limits import RequestLimits
 from iofast.remote.upload import Upload
@@ -44,7 +44,7 @@ class ObjectInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """The objects below `place`, whose keys are relative to it.
+    """The objects below `place`, whose keys are relative to it; the key "" is the object at `place` itself.
 
     Operations raise `ObjectMissingError` for an object that does not exist, `ObjectConflictError` for one that is not
     as the request requires, and `StorageError` if the store cannot be reached for `limits.patience` seconds, refuses
@@ -132,7 +132,7 @@ class Store:
             raise ObjectConflictError(f"{self.url(key)}: expected bytes up to {stop}, found {size} bytes")
         return data
 
-    async def look(self, key: str) -> ObjectInfo:
+    async def look(self, key: str = "") -> ObjectInfo:
         """As `head`, in the loop of `requests`."""
 
         async def looked() -> ObjectMeta:
@@ -228,8 +228,10 @@ class Store:
 
         A read is cut off then: an answer may come in drops.
         """
-        require_obstore(self.place.store)
-        from obstore.exceptions import BaseError
+        try:
+            from obstore.exceptions import BaseError
+        except ImportError:
+            raise OptionError(f"{self.place.store} needs obstore: pip install 'iofast[remote]'") from None
 
         start, number, most, alike = time.monotonic(), 0, 0, 0  # `alike`: failures in a row of the same kind
         end = asyncio.get_running_loop().time() + self.limits.patience + _GRACE if done in _CUT_OFF else None

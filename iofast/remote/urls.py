@@ -72,11 +72,6 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return os.fspath(path) if is_url(path) else os.path.abspath(os.fspath(path))
 
 
-def resolved(path: str) -> str:
-    """A path without links, or a URL as it is."""
-    return path if is_url(path) else os.path.realpath(path)
-
-
 def join(root: str, path: str) -> str:
     """The place of `path`, which is relative to a folder or URL `root` unless it is a URL or an absolute path."""
     if is_url(path):

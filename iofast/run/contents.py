@@ -47,7 +47,7 @@ class Threads:
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether levels are the same."""
-    return one.dtype == other.dtype and torch.equal(one, other)
+    return one is other or (one.dtype == other.dtype and torch.equal(one, other))
 
 
 @dataclass(slots=True)

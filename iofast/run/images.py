@@ -26,7 +26,7 @@ from iofast.run.source import Part, Source
 _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
-_MPF, _FIRST = b"MPF\0", 1 << 16
+_MPF = b"MPF\0"  # several pictures in one file
 _DIRECT = {"RGB", "L", "HSV", "YCbCr", "CMYK", "RGBA"}  # modes that Pillow converts from and to RGB in one call
 
 
@@ -259,8 +259,10 @@ def _plan(data: bytes) -> Plan | None:
         header = kernel.read_header(data)
     except DecodeError:
         return None
-    known = header.format == "jpeg" and header.components in (1, 3)
-    if not known or data.find(_MPF, 0, _FIRST) >= 0 or not markers.has_end(data):
+    if header.format != "jpeg" or header.components not in (1, 3):
+        return None
+    behind = markers.header_size(data)
+    if data.find(_MPF, 0, behind) >= 0 or data.rfind(markers.END, behind) < 0:
         return None
     size = header.width, header.height  # Pillow's is of the stored pixels
     return Plan.whole("L" if header.components == 1 else "RGB", size[::-1] if header.orientation in TURNED else size)

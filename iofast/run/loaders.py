@@ -51,7 +51,10 @@ class BatchLoop(queue.Queue[Any]):
         item = super().get(block, timeout)
         self._begun = None
         if isinstance(item, Exception):
-            raise item
+            try:
+                raise item
+            finally:
+                del item  # its traceback has this frame: the two would keep queues and workers until gc finds them
         if isinstance(item[0], int):
             self.got(begun, item[1])
         else:  # the answer of a persistent worker: a new epoch
@@ -144,7 +147,7 @@ def _pass_on(inbox: Any, loop: BatchLoop, stop: threading.Event) -> None:
             except queue.Empty:
                 continue
             except Exception as error:  # a worker died, or the queue is closed: the loop finds out
-                loop.put(error)
+                loop.put(error.with_traceback(None))  # with this frame in it the queues would live on
                 stop.wait(_POLL)
                 continue
             loop.put(_decoded(item, loop))

@@ -112,6 +112,30 @@ def torchvision(module: ModuleType) -> None:
         for each in list(sys.modules.values()):
             if getattr(each, "__name__", "").startswith("torchvision.") and each.__dict__.get(name) is real:
                 setattr(each, name, lazy)
+    for name in ("normalize", "convert_image_dtype"):
+        setattr(module, name, levelwise(getattr(module, name)))
+
+
+def kernels(module: Any) -> None:
+    """Let the functions that torchvision's v2 has for each kind of image do their arithmetic once for all images."""
+    for function in (module.normalize, module.to_dtype):
+        of_kind = module._utils._KERNEL_REGISTRY[function]
+        of_kind.update({kind: levelwise(real) for kind, real in of_kind.items()})
+
+
+def levelwise(real: Any) -> Any:
+    """Let a function of torchvision that changes each value by itself do so once for all images."""
+
+    @_like(real)
+    def function(*given: Any, **named: Any) -> Any:
+        if given and type(given[0]).__module__ == "iofast.run.deferred":
+            from iofast.run import deferred
+
+            if (result := deferred.on_levels(real, *given, **named)) is not None:
+                return result
+        return real(*given, **named)
+
+    return function
 
 
 def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
@@ -177,6 +201,7 @@ PATCHES: dict[str, Callable[[Any], None]] = {
     "PIL.ImageOps": lambda module: operations(module, "autocontrast", "equalize", "invert", "posterize", "solarize"),
     "torchvision.transforms._functional_pil": lambda module: operations(module, "adjust_hue", "to_grayscale"),
     "torchvision.transforms.functional": torchvision,
+    "torchvision.transforms.v2.functional": kernels,
     "torch.utils.data.dataloader": dataloader,
     "timm.data.loader": timm,
 }

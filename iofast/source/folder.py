@@ -23,7 +23,7 @@ from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_k
 from iofast.source.classes import instead_of
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
-from iofast.source.listing import Listing, SourceOptions, printable
+from iofast.source.listing import Listing, printable
 
 _log = logging.getLogger("iofast")
 
@@ -48,10 +48,9 @@ class FolderReader(Reader):
     container = "folder"
     renames = has_paths = True
 
-    def __init__(self, root: str | os.PathLike[str], options: SourceOptions | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
-        self.options = options or SourceOptions()
-        self._index: FolderIndex | None = open_index(self.root, self.options)
+        self._index: FolderIndex | None = open_index(self.root)
         for warning in self._index.source.warnings:
             _log.warning("%s: %s", self.root, warning)
         if len(unread := np.flatnonzero((self._index.times == 0) & (self._index.size == 0))):
@@ -63,7 +62,7 @@ class FolderReader(Reader):
 
     def __getstate__(self) -> dict[str, object]:
         index = self._index if self._index is None or self._index.file is None else None
-        return {"root": self.root, "options": self.options, "manifest": self.manifest, "_index": index}
+        return {"root": self.root, "manifest": self.manifest, "_index": index}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _permits=deque(range(bounded(MAX_DESCRIPTORS))))
@@ -179,7 +178,7 @@ class FolderReader(Reader):
     def _open(self) -> FolderIndex:
         index = self._index
         if index is None:
-            index = reopen_index(self.root, self.options, self.manifest.fingerprint)
+            index = reopen_index(self.root, self.manifest.fingerprint)
             if index.fingerprint != self.manifest.fingerprint:
                 raise SourceError(f"images were added to {self.root} or removed from it since it was opened")
             self._index = index

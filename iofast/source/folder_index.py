@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from iofast.errors import SourceError
 from iofast.source.cache import CachedIndex, cache_file, cached, load
 from iofast.source.image_files import read_header
 from iofast.source.in_threads import in_threads
-from iofast.source.listing import Listing, SourceOptions
+from iofast.source.listing import Listing
 from iofast.source.saved import root_of
 from iofast.source.scan import scan
 
@@ -37,35 +37,35 @@ class FolderIndex(CachedIndex):
         return self.source.watched.stamps
 
 
-def open_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIndex:
+def open_index(root: str | os.PathLike[str]) -> FolderIndex:
     """The index of a folder or manifest file: the cached one if nothing was changed since, else a new one.
 
     Every folder and `LOOKS` of the files are checked; a change of another file is noticed when it is read. Raises
     `SourceError` as `scan` does. See `cached`.
     """
     index = cached(
-        _file(root, options),
+        _file(root),
         FolderIndex,
         lambda index: _unchanged(_at(index, root)),
-        lambda: build_index(root, options),
+        lambda: build_index(root),
     )
     return _at(index, root)
 
 
-def reopen_index(root: str | os.PathLike[str], options: SourceOptions, fingerprint: str) -> FolderIndex:
+def reopen_index(root: str | os.PathLike[str], fingerprint: str) -> FolderIndex:
     """The cached index with this fingerprint, or the present one if it is gone.
 
     The folder is not checked for changes, so that all workers see the same images.
     """
-    index = load(_file(root, options), FolderIndex)
+    index = load(_file(root), FolderIndex)
     is_same = index is not None and index.fingerprint == fingerprint
-    return _at(index, root) if index is not None and is_same else open_index(root, options)
+    return _at(index, root) if index is not None and is_same else open_index(root)
 
 
-def build_index(root: str | os.PathLike[str], options: SourceOptions) -> FolderIndex:
+def build_index(root: str | os.PathLike[str]) -> FolderIndex:
     """Scan, and read the header of every image in parallel, with a progress bar after a second."""
     began = time.time_ns()
-    source = scan(root, options)
+    source = scan(root)
     if source.objects is not None:
         raise SourceError(f"{os.fspath(root)} names images in object stores, which are not read one by one: pack them")
     scanned = began, time.time_ns()
@@ -97,9 +97,9 @@ def _at(index: FolderIndex, root: str | os.PathLike[str]) -> FolderIndex:
     return replace(index, source=replace(index.source, root=root_of(root, index.source.kind)))
 
 
-def _file(root: str | os.PathLike[str], options: SourceOptions) -> Path | None:
+def _file(root: str | os.PathLike[str]) -> Path | None:
     real, name = os.path.realpath(root), os.path.abspath(root)
-    return cache_file(os.fsencode(real), os.fsencode(name), repr(astuple(options)).encode())
+    return cache_file(os.fsencode(real), os.fsencode(name))
 
 
 def _unchanged(index: FolderIndex) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.manifest import CLASS_ORDERS
-from iofast.errors import OptionError
+from iofast.option import check_choice
 from iofast.order.permutation import permuted
 from iofast.remote.urls import is_url, join
 from iofast.source.arrays import Strings, steps
@@ -46,8 +46,7 @@ class SourceOptions:
     file_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.class_order not in CLASS_ORDERS:
-            raise OptionError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, found {self.class_order!r}")
+        check_choice("class_order", self.class_order, CLASS_ORDERS)
 
 
 @dataclass(frozen=True, slots=True)

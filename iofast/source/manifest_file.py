@@ -65,10 +65,7 @@ PATH_COLUMN, SPLIT_COLUMN = "file_name", "split"
 
 
 def read_manifest(
-    path: Path,
-    options: SourceOptions,
-    root: str | None = None,
-    rows: Callable[[], Iterator[PlacedRow]] | None = None,
+    path: Path, options: SourceOptions, root: str | None = None, rows: Callable[[], Iterator[PlacedRow]] | None = None
 ) -> Listing:
     """The images of a manifest file, or of `rows`. Raises `SourceError` naming file and line.
 

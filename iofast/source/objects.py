@@ -18,7 +18,7 @@ from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, 
 from iofast.remote import requests
 from iofast.remote.limits import RequestLimits
 from iofast.remote.store import Store
-from iofast.remote.urls import RemotePath, is_url, join
+from iofast.remote.urls import is_url, join
 from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.listing import Column, Versions
 
@@ -138,9 +138,8 @@ async def _look(root: str, paths: Sequence[bytes]) -> list[tuple[int, str]]:
         url = join(root, os.fsdecode(path))
         if not path or not is_url(url):
             return 0, ""
-        place = RemotePath.of(url)
         with contextlib.suppress(ObjectMissingError):
-            return (await Store(RemotePath(place.store, "")).look(place.key))[1:]
+            return (await Store.of(url).look())[1:]
         return 0, ""
 
     return await requests.each(look, paths, _REQUESTS)

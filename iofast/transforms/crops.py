@@ -10,6 +10,7 @@ import numpy as np
 from iofast.arguments import checked
 from iofast.choices import Draw
 from iofast.errors import OptionError
+from iofast.option import check_choice
 from iofast.transforms.arguments import Pair, Sides, colour, padding_mode, pair, sides
 from iofast.transforms.transform import Boxes, Crop, Floats
 
@@ -132,8 +133,7 @@ class CornerCrop(Crop):
     place: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.place, str) or self.place not in CORNERS:
-            raise OptionError(f"CornerCrop: place must be one of {', '.join(CORNERS)}, found {self.place!r}")
+        check_choice("CornerCrop: place", self.place, CORNERS)
 
     def boxes(self, draw: Draw, widths: Floats, heights: Floats) -> Boxes:  # noqa: ARG002  RandomCrop's signature
         height, width = cast(Pair, self.size)

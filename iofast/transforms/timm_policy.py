@@ -36,10 +36,7 @@ class TimmAugment(Policy):
 
 
 def timm_policy(
-    config: str,
-    *,
-    interpolation: str = "bilinear",
-    fill: float | Sequence[float] = (124 / 255, 116 / 255, 104 / 255),
+    config: str, *, interpolation: str = "bilinear", fill: float | Sequence[float] = (124 / 255, 116 / 255, 104 / 255)
 ) -> TimmAugment:
     """The operation that timm calls by a string such as "rand-m9-mstd0.5-inc1".
 

@@ -19,8 +19,7 @@ from tar_sets import foreign
 from iofast import open_writer
 from iofast import transforms as T
 from iofast.cli import main
-from iofast.commands.view import choose
-from iofast.commands.view_transform import preset, presets
+from iofast.commands.view import choose, preset, presets
 from iofast.opening import open_reader
 from iofast.sheet import CAPTION, MARGIN, SheetOptions, contact_sheet
 

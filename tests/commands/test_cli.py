@@ -23,7 +23,7 @@ from PIL import Image
 
 from iofast import __version__, open_reader, open_writer
 from iofast.commands import COMMANDS
-from iofast.commands.histograms import bars, histogram
+from iofast.commands.info import bars, histogram
 from iofast.commands.text import count, duration, size
 from iofast.option import QUALITY
 

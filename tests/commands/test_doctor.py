@@ -10,8 +10,8 @@ import pytest
 from command_line import CommandLine
 
 from iofast import machine
-from iofast.commands import doctor_checks as checks
-from iofast.commands.doctor_checks import Check
+from iofast.commands import doctor as checks
+from iofast.commands.doctor import Check
 from iofast.monitor.probe import stacks
 
 

@@ -21,7 +21,6 @@ from iofast.containers.open_files import OpenFiles
 from iofast.errors import SourceError
 from iofast.source.folder_index import open_index
 from iofast.source.image_files import content, read_header
-from iofast.source.listing import SourceOptions
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_without_descriptors_no_image_is_listed_as_broken(
     root = tmp_path / "images"
     (root / "cat").mkdir(parents=True)
     Image.new("RGB", (5, 7)).save(root / "cat" / "a.png")
-    whole = open_index(tmp_path / "images", SourceOptions())
+    whole = open_index(tmp_path / "images")
     shutil.rmtree(tmp_path / "cache")
     limit(len(os.listdir("/proc/self/fd")) + 20)
     with exhausted():
@@ -106,8 +105,8 @@ def test_without_descriptors_no_image_is_listed_as_broken(
         with pytest.raises(SourceError, match=r"a\.png: Too many open files \(this process may have"):
             content(os.fsencode(root / "cat" / "a.png"))
         with pytest.raises(SourceError):
-            open_index(root, SourceOptions())
-    again = open_index(root, SourceOptions())
+            open_index(root)
+    again = open_index(root)
     assert (again.width[0], again.height[0]) == (whole.width[0], whole.height[0]) == (5, 7)
 
 

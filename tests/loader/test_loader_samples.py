@@ -122,9 +122,13 @@ class TestFunctions:
         assert noises[0] == noises[1]
 
     def test_errors_say_which_sample(self, path: Path) -> None:
-        with pytest.raises(ZeroDivisionError) as caught:
-            list(make(FastDataset(path), map_sample=lambda sample, rng: 1 // 0))
-        assert caught.value.__notes__ == [f"in map_sample: {path}: 00000000, position 0 of epoch 0"]
+        for error, function in (
+            (ZeroDivisionError, lambda sample, rng: 1 // 0),
+            (OptionError, lambda sample, rng: None),
+        ):
+            with pytest.raises(error) as caught:
+                list(make(FastDataset(path), map_sample=function))
+            assert caught.value.__notes__ == [f"in map_sample: {path}: 00000000, position 0 of epoch 0"]
 
     @pytest.mark.parametrize(
         ("change", "error", "message"),

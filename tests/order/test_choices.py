@@ -139,9 +139,6 @@ class TestIntegers:
         (lambda: Draw(0, 0, np.array([-1])), "positions"),
         (lambda: Draw(0, 0, np.arange(2), REPLACEMENTS + 1), "attempts"),
         (lambda: Draw(0, 0, np.arange(2), np.array([0, -1])), "attempts"),
-        (lambda: Draw(0, 0, np.arange(2)).uniform("a", 0), "count"),
-        (lambda: Draw(0, 0, np.arange(2)).uniform("a", LANES + 1), "count"),
-        (lambda: Draw(0, 0, np.arange(2)).integers("a", 0), "stop"),
     ],
 )
 def test_impossible_options_are_refused(make: object, message: str) -> None:

@@ -29,6 +29,14 @@ def pil_to_tensor(pic):
 
 def to_tensor(pic):
     return pil_to_tensor(pic).contiguous().to(dtype=torch.get_default_dtype()).div(255)
+
+
+def convert_image_dtype(image, dtype):
+    return image.to(dtype).div(255)
+
+
+def normalize(tensor, mean, std, inplace=False):
+    return tensor.sub(torch.tensor(mean)[:, None, None]).div_(torch.tensor(std)[:, None, None])
 """
 
 

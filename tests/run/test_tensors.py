@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import default_collate
 
-from iofast.run import deferred, notes
+from iofast.run import deferred, notes, patches
 from iofast.run.deferred import Deferred
 from iofast.run.images import pending_of
 
@@ -29,6 +29,19 @@ def pil_to_tensor(image: Image.Image) -> torch.Tensor:
 def to_tensor(image: Image.Image) -> torch.Tensor:
     """As torchvision's."""
     return pil_to_tensor(image).contiguous().to(dtype=torch.get_default_dtype()).div(255)
+
+
+def normalize(tensor: torch.Tensor, mean: Any, std: Any, inplace: bool = False) -> torch.Tensor:
+    """As torchvision's."""
+    if not tensor.is_floating_point():
+        raise TypeError(f"a float tensor expected, {tensor.dtype} found")
+    tensor = tensor if inplace else tensor.clone()
+    mean, std = (torch.as_tensor(each, dtype=tensor.dtype).view(-1, 1, 1) for each in (mean, std))
+    return tensor.sub_(mean).div_(std)
+
+
+_normalize = patches.levelwise(normalize)
+MEANS, STDS = [0.485, 0.456, 0.406], (0.229, 0.224, 0.225)
 
 
 def _erased(tensor: torch.Tensor) -> torch.Tensor:
@@ -53,6 +66,9 @@ def _written(tensor: torch.Tensor) -> torch.Tensor:
 LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
     "nothing": lambda t: t,
     "normalise": lambda t: t.clone().sub_(MEAN).div_(STD),
+    "normalise by torchvision": lambda t: _normalize(t, MEANS, std=STDS),
+    "normalise by torchvision, in place": lambda t: [_normalize(t, MEANS, STDS, True), t][1],
+    "normalise by torchvision, with tensors": lambda t: _normalize(t, MEAN, STD),
     "normalise by operators": lambda t: (t - MEAN) / STD,
     "scale": lambda t: 2 * t - 1,
     "scale to bytes": lambda t: t.mul(255),
@@ -65,6 +81,7 @@ LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "erase, scale": lambda t: _erased(t) * 2,
+    "erase, normalise by torchvision": lambda t: _normalize(_erased(t), MEANS, STDS),
     "write": _written,
     "shape": lambda t: torch.tensor([*t.shape, t.ndim, len(t), t.numel(), t.size(1)]),
     "row": lambda t: t[0],
@@ -113,6 +130,13 @@ def test_operations(name: str, opened: Callable[[bool], Image.Image]) -> None:
     assert type(result) is torch.Tensor
     assert torch.equal(result, expected)
     assert notes.notes().counts["differences"] == 0
+
+
+def test_torchvisions_own_errors(opened: Callable[[bool], Image.Image]) -> None:
+    with pytest.raises(TypeError, match=r"torch\.uint8 found"):
+        _normalize(defer(opened(True), floats=False), MEANS, STDS)
+    with pytest.raises(RuntimeError, match="must match"):
+        _normalize(defer(opened(True)), [0.1, 0.2], [1, 1])
 
 
 def test_bytes(opened: Callable[[bool], Image.Image]) -> None:

@@ -19,7 +19,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision.transforms import functional as F  # type: ignore[import-not-found]  # the real one, or the tests'
 
-MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+MEANS, STDS = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+MEAN, STD = torch.tensor(MEANS)[:, None, None], torch.tensor(STDS)[:, None, None]
 
 
 class Photos(Dataset[Any]):
@@ -42,7 +43,10 @@ class Photos(Dataset[Any]):
         image = image.crop((x, y, x + side, y + side)).resize((48, 48), Image.Resampling.BILINEAR)
         if torch.rand(()) < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        tensor = F.to_tensor(image).sub_(MEAN).div_(STD)
+        if number % 2:
+            tensor = F.normalize(F.convert_image_dtype(F.pil_to_tensor(image), torch.float32), MEANS, STDS)
+        else:
+            tensor = F.to_tensor(image).sub_(MEAN).div_(STD)
         if torch.rand(()) < 0.5:
             tensor[..., 5:20, 7:30] = torch.randn(3, 15, 23)
         return tensor, number
