@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,12 +31,10 @@ COLOURS = [*CROP, T.ColorJitter(0.4, 0.4), T.Normalize.imagenet()]
 KINDS: dict[str, dict[str, Any]] = {
     "crop": {"transform": CROP},
     "colours": {"transform": COLOURS, "dtype": torch.float32},
-    "cached": {"transform": CROP, "cache": "device"},
-    "cached colours": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
+    "cached": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
 }
 DECODED: dict[str, dict[str, Any]] = {
-    "decoded there": {"transform": CROP},
-    "decoded there, colours": {"transform": COLOURS, "dtype": torch.float32},
+    "decoded there": {"transform": COLOURS, "dtype": torch.float32},
     "cached JPEGs": {"transform": COLOURS, "dtype": torch.float32, "cache": "device"},
 }
 
@@ -55,11 +54,9 @@ def loaded(
 ) -> tuple[list[int], set[str | None]]:
     """Numbers of batches whose bytes differ from those of a loader on the CPU, and the streams that own the memory."""
     made = FastLoader(dataset, 4, num_workers=2, shuffle=True, **options)
-    usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **options)
+    same = {**options, "cache": None} if there else options  # pixels cut from JPEGs, not from decoded images
+    usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **same)
     expected = [(images.clone(), labels.clone()) for images, labels in usual]
-    if there:  # pixels cut from JPEGs are not those cut from decoded images
-        usual = FastLoader(dataset, 4, num_workers=2, shuffle=True, **{**options, "cache": None})
-        expected = [(images.clone(), labels.clone()) for images, labels in usual]
     lend_late(made, device)
     if there and "cache" not in options:
         decode_there(made)
@@ -84,6 +81,28 @@ def loaded(
     return wrong, pools
 
 
+def test_two_loaders_on_one_device(dataset: FastDataset) -> None:
+    """Each gets its own batches, in turns that chance chooses, although one device does the work of both."""
+    loaders, others = ([FastLoader(dataset, 4, num_workers=2, transform=CROP, seed=s) for s in range(2)] for _ in "ab")
+    expected = [[[column.clone() for column in batch] for batch in other] for other in others]
+    chance, device, wrong = random.Random(0), Device(random.Random(0)), list[tuple[int, int]]()
+
+    def look(which: int, number: int, *memory: Block) -> None:
+        if not all(map(np.array_equal, memory, map(_bytes, expected[which][number]))):
+            wrong.append((which, number))
+
+    for loader in loaders:
+        lend_late(loader, device)
+    coming, turns = [enumerate(loader) for loader in loaders], [0, 1] * len(loaders[0])
+    chance.shuffle(turns)
+    for turn in turns:
+        number, (images, labels) = next(coming[turn])
+        device.put(partial(look, turn, number, _bytes(images), _bytes(labels)))
+        del images, labels
+    device.go_on(to_the_end=True)
+    assert wrong == []
+
+
 @pytest.mark.parametrize("kind", KINDS | DECODED)
 def test_batches_are_whole_and_their_memory_is_the_side_streams(
     dataset: FastDataset, marked: FastDataset, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -101,50 +120,9 @@ def test_the_model_notices(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch
     assert any(loaded(dataset, monkeypatch, device, KINDS["crop"])[0] for device in devices)
 
 
-ELSEWHERE: dict[str, dict[str, Any]] = {
-    **{name: KINDS[name] for name in ("colours", "cached")},
-    "list": {"ragged": "list"},
-    "pad": {"ragged": "pad", "dtype": torch.float32},
-}
-
-
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_two_loaders_in_turns_that_chance_chooses(dataset: FastDataset, devices: int) -> None:
-    """Each gets its own batches, although one device does the work of both in any order."""
-
-    def made(seed: int) -> FastLoader:
-        return FastLoader(dataset, 4, num_workers=2, shuffle=True, seed=seed, transform=CROP)
-
-    expected = [[(images.clone(), labels) for images, labels in made(seed)] for seed in range(2)]
-    for seed in range(2):
-        chance = random.Random(seed)
-        models = [Device(random.Random(seed + number)) for number in range(devices)]
-        loaders = [made(0), made(1)]
-        wrong: list[tuple[int, int]] = []
-
-        def look(loader: int, number: int, *memory: Block, wrong: list[tuple[int, int]] = wrong) -> None:
-            if not all(map(np.array_equal, memory, map(_bytes, expected[loader][number]))):
-                wrong.append((loader, number))
-
-        for number, loader in enumerate(loaders):
-            lend_late(loader, models[number % devices])
-        turns = [0, 1] * len(loaders[0])
-        chance.shuffle(turns)
-        coming, taken = [iter(loader) for loader in loaders], [0, 0]
-        for turn in turns:
-            images, labels = next(coming[turn])
-            models[turn % devices].put(partial(look, turn, taken[turn], _bytes(images), _bytes(labels)))
-            taken[turn] += 1
-            del images, labels
-        assert [next(each, None) for each in coming] == [None, None]
-        for model in models:
-            model.go_on(to_the_end=True)
-        assert wrong == []
-
-
-@pytest.mark.parametrize("kind", ELSEWHERE)
-def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, kind: str) -> None:
-    own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **ELSEWHERE[kind]) for _ in range(2))
+@pytest.mark.parametrize("options", [KINDS["cached"], {"ragged": "pad", "dtype": torch.float32}], ids=["cached", "pad"])
+def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, options: dict[str, Any]) -> None:
+    own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **options) for _ in range(2))
     own._spec.device = torch.device("mps")
     own._resources.transfer = Direct(torch.device("cpu"), own._stages.transfer)  # which has the same calls
     check_equal(own, plain)
@@ -197,21 +175,13 @@ class TestASlowBatch:
         begin.set()
         assert eventually(lambda: workers() == 0), "two threads wait for each other"
 
-    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_closed_where_a_ctrl_c_comes_in_between(self, place: Path) -> None:
         loader = many_slices(place)
-        delivery_ = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
-        ahead = delivery_._ahead
-        assert ahead is not None
-
-        def interrupted() -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(ahead, "close", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            delivery_.close()
-        assert not delivery_.made._finalizer.alive
-        monkeypatch.undo()
-        delivery_.close()
+        delivery = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
+        with patch.object(delivery._ahead, "close", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            delivery.close()
+        assert not delivery.made._finalizer.alive
+        delivery.close()
 
 
 class TestASlowConsumer:

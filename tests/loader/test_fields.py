@@ -33,13 +33,10 @@ def npy(array: np.ndarray[Any, Any], version: tuple[int, int] | None = None) -> 
         ("json", b'{"a": [1, 2.5, null]}', {"a": [1, 2.5, None]}),
         ("boxes.json", b"[]", []),
         ("cls", b"17", 17),
-        ("coarse.cls", b"0", 0),
         ("txt", "größe".encode(), "größe"),
         ("caption.text", b"", ""),
         ("anything", b"\xff\x00", b"\xff\x00"),
-        ("score", b"0.5", b"0.5"),
         ("jpg", b"no image", b"no image"),  # the record's own: "image" is its pixels
-        ("rgb", b"123", b"123"),
         *((name, pickle.dumps([1]), pickle.dumps([1])) for name in ("pkl", "a.pyd", "a.pickle", "a.pth")),
     ],
 )
@@ -48,20 +45,11 @@ def test_values(name: str, payload: bytes, value: object) -> None:
     assert (type(found), found) == (type(value), value)
 
 
-ARRAYS = [
-    np.arange(12, dtype=np.float32).reshape(3, 4),
-    np.asfortranarray(np.arange(12).reshape(3, 4)),
-    np.array(2.5),
-    np.zeros((0, 4), np.uint8),
-    np.arange(3, dtype=">i2"),
-    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
-]
-
-
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
-@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
-def test_npy(array: np.ndarray[Any, Any], version: tuple[int, int]) -> None:
-    found = decode_field("mask.npy", npy(array, version))
+@pytest.mark.parametrize(
+    "array", [np.arange(3, dtype=">i2"), np.array(2.5), np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")])]
+)
+def test_npy(array: np.ndarray[Any, Any]) -> None:
+    found = decode_field("mask.npy", npy(array))
     assert (found.dtype, found.shape, found.flags.writeable) == (array.dtype, array.shape, True)
     assert (found == array).all()
 
@@ -76,22 +64,18 @@ def claimed(shape: str) -> bytes:
     [
         ("json", b"{", "field json: Expecting"),
         ("a.json", b'"\xff"', "field a.json: .*utf-8"),
-        ("a.json", b"[" * 100_000, "field a.json: "),
         ("a.json", b"1" * 5000, "field a.json: "),
         ("txt", b"\xc3\x28", "field txt: .*utf-8"),
         ("cls", b"-1", "class index must be a decimal number, found b'-1'"),
-        ("cls", b"", "class index"),
         ("cls", b"99999999999", "class index"),
         ("a.npy", npy(np.array([{}])), "field a.npy: pickled objects are never loaded"),
         ("a.npy", npy(np.zeros(3))[:-1], "have 24 bytes, found 23"),
         ("a.npy", npy(np.zeros(3)) + b"1", "have 24 bytes, found 25"),
         ("a.npy", claimed("(1<<60,)"), "field a.npy"),
-        ("a.npy", claimed("(9**9,9**9)"), "field a.npy"),
         ("a.npy", claimed("(99999999,)"), "have 99999999 bytes, found"),
         ("a.npy", claimed("(-2, -4)"), "shape"),
         ("a.npy", npy(np.zeros(3), (3, 0)), "version"),
         ("a.npy", b"\x93NUMPY", "field a.npy"),
-        ("a.npy", b"", "field a.npy"),
         ("seg.png", b"no image", "field seg.png: not an image"),
         ("seg.png", save(Image.fromarray(photo(9, 9, 0)), "PNG")[:60], "field seg.png: the image is truncated"),
         ("left.jpg", jpeg(photo(9, 9, 0))[:-20], "field left.jpg: the image is truncated"),
@@ -105,9 +89,8 @@ def test_what_is_damaged_says_which_field(name: str, payload: bytes, message: st
 def test_text_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fields, "MAX_TEXT", 10)
     assert decode_field("txt", b"1234567890") == "1234567890"
-    for name in ("txt", "json"):
-        with pytest.raises(DecodeError, match="at most 10 bytes, found 11"):
-            decode_field(name, b"12345678901")
+    with pytest.raises(DecodeError, match="at most 10 bytes, found 11"):
+        decode_field("json", b"12345678901")
 
 
 def test_masks_keep_their_numbers() -> None:
@@ -117,9 +100,7 @@ def test_masks_keep_their_numbers() -> None:
     deep = np.arange(35, dtype=np.uint16).reshape(5, 7) * 1800
     for image in (Image.fromarray(classes), palette, Image.fromarray(deep)):
         found = decode_field("seg.png", save(image, "PNG"))
-        assert (found == np.asarray(image)).all()
-        assert found.shape == (5, 7)
-    assert decode_field("seg.png", save(Image.fromarray(deep), "PNG")).max() == 34 * 1800
+        assert np.array_equal(found, np.asarray(image))
     colours = Image.fromarray(photo(12, 7, 3))
     assert decode_field("other.png", save(colours.convert("RGBA"), "PNG")).shape == (7, 12, 4)
     assert (decode_field("other.webp", save(colours, "WEBP", lossless=True)) == photo(12, 7, 3)).all()
@@ -129,10 +110,8 @@ def test_masks_keep_their_numbers() -> None:
 
 TENSORS: list[tuple[list[Any], torch.Tensor]] = [
     ([1, 2, 3], torch.tensor([1, 2, 3])),
-    ([1.5, 2.0], torch.tensor([1.5, 2.0])),
     ([1, 2.5], torch.tensor([1, 2.5])),
     ([True, False], torch.tensor([True, False])),
-    ([[0.25, 0.75], [1.0, 0.0]], torch.tensor([[0.25, 0.75], [1.0, 0.0]])),
     ([[1, 0], [0.5, 0.5]], torch.tensor([[1, 0], [0.5, 0.5]])),
     ([[[1, 2, 3, 4]], [[5, 6, 7, 8]]], torch.tensor([[[1, 2, 3, 4]], [[5, 6, 7, 8]]])),
     ([np.ones((2, 3), np.float64)] * 2, torch.ones(2, 2, 3, dtype=torch.float64)),
@@ -140,40 +119,32 @@ TENSORS: list[tuple[list[Any], torch.Tensor]] = [
     ([np.arange(3, dtype=">i4")], torch.arange(3, dtype=torch.int32)[None]),
     ([torch.ones(2), torch.zeros(2)], torch.tensor([[1.0, 1.0], [0.0, 0.0]])),
 ]
+LISTS: list[list[Any]] = [
+    *(
+        [],
+        ["a", "b"],
+        [[], []],
+        [b"1", b"2"],
+        [1, None],
+        [{"x": 1}, {"x": 2}],
+        [True, 2],
+        [1 << 70],
+        [[1, "a"], [2, "b"]],
+    ),
+    *([[1, 2], [1, 2, 3]], [[[1, 2]], [[1, 2], [3, 4]]], [[1, [2]], [1, [2]]], [np.array(["text"])]),
+    *([np.zeros(2), np.zeros(3)], [np.zeros(2, np.uint8), np.zeros(2, np.int64)], [torch.zeros(2), torch.zeros(3)]),
+]
 
 
 @pytest.mark.parametrize(("values", "expected"), TENSORS, ids=lambda value: str(value)[:30])
 def test_collate_to_a_tensor(values: list[Any], expected: torch.Tensor) -> None:
     found = collate(values)
     assert isinstance(found, torch.Tensor)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [],
-        ["a", "b"],
-        [[], []],
-        [b"1", b"2"],
-        [1, None],
-        [None, None],
-        [{"x": 1}, {"x": 2}],
-        [[1, 2], [1, 2, 3]],
-        [[[1, 2]], [[1, 2], [3, 4]]],
-        [["cat"], ["dog"]],
-        [[1, "a"], [2, "b"]],
-        [[1, [2]], [1, [2]]],
-        [True, 2],
-        [1 << 70],
-        [np.zeros(2), np.zeros(3)],
-        [np.zeros(2, np.uint8), np.zeros(2, np.int64)],
-        [np.array(["text"])],
-        [torch.zeros(2), torch.zeros(3)],
-    ],
-    ids=lambda value: str(value)[:30],
-)
+@pytest.mark.parametrize("values", LISTS, ids=lambda value: str(value)[:30])
 def test_collate_to_a_list(values: list[Any]) -> None:
     found = collate(tuple(values))
     assert isinstance(found, list)
@@ -244,14 +215,9 @@ def test_transforms_are_for_image_and_label(path: Path) -> None:
     ("options", "message"),
     [
         ({"fields": ["image", "text"]}, "no field 'text', only image, crop, label, key, index, boxes.json, cls, co"),
-        ({"fields": []}, "must be a list of names"),
         ({"fields": "image"}, "must be a list of names, each once, found 'image'"),
         ({"fields": ["image", "image"]}, "each once"),
-        ({"fields": 5}, "fields must be a list of names, each once, found 5"),
         ({"path": None}, "path must be a path, or a list of paths, found None"),
-        ({"path": []}, r"path must be a path, or a list of paths, found \[\]"),
-        ({"indices": [[1], [2, 3]]}, "indices must be an array in one dimension"),
-        ({"filter": lambda columns: [[1], [2, 3]]}, "what filter returns must be an array in one dimension"),
     ],
 )
 def test_wrong_options(path: Path, options: dict[str, Any], message: str) -> None:
@@ -259,41 +225,33 @@ def test_wrong_options(path: Path, options: dict[str, Any], message: str) -> Non
         FastDataset(**{"path": path, "fields": ["label"]} | options)
 
 
-class TestOtherFieldsAreNotRead:
-    @pytest.fixture
-    def ruined(self, tmp_path: Path) -> Path:
-        """All bytes of the images, masks and boxes are overwritten."""
-        path = write(tmp_path / "ruined.lmdb")
-        reader = FastDataset(path).reader
-        with path.open("r+b") as file:
-            for field in ("jpg", "seg.png", "boxes.json"):
-                located = reader.locate(np.arange(6), field)
-                for offset, length in zip(located.offset.tolist(), located.length.tolist(), strict=True):
-                    file.seek(offset)
-                    file.write(bytes(length))
-        return path
-
-    def test_damage_elsewhere(self, ruined: Path) -> None:
-        dataset = FastDataset(ruined, fields=["label", "key", "soft.json", "txt"])
-        assert [sample["soft.json"] for sample in dataset] == SOFT
-        assert dataset[2]["txt"] == "picture 2"
-        with pytest.raises(DecodeError, match=r"ruined\.lmdb: 00000000: .*CRC32C"):
-            FastDataset(ruined, fields=["image"])[0]
-        with pytest.raises(ContainerError, match=r"ruined\.lmdb: 00000002: seg\.png at offset \d+ is damaged"):
-            FastDataset(ruined, fields=["seg.png"])[2]
-
-    def test_failures_can_be_collected(self, ruined: Path) -> None:
-        dataset, indices = FastDataset(ruined, fields=["image", "seg.png"]), np.array([1, 4])
-        located = dataset.locate(indices)
-        for name in ("image", "seg.png"):
-            failed: Failures = {}
-            assert dataset.values(name, indices, located, failed=failed) == [None, None]
-            assert [f"0000000{i}" in str(failed[row]) for row, i in enumerate([1, 4])] == [True, True]
-        failed = {}
-        assert dataset.values("seg.png", indices, located, check=False, failed=failed) == [None, None]
-        assert "00000001: field seg.png: not an image" in str(failed[0])
-        with pytest.raises(DecodeError, match=r"00000001: field seg\.png: not an image"):
-            dataset.values("seg.png", indices, located, check=False)
+def test_other_fields_are_not_read(tmp_path: Path) -> None:
+    """All bytes of the images, masks and boxes are overwritten."""
+    path = write(tmp_path / "ruined.lmdb")
+    reader = FastDataset(path).reader
+    with path.open("r+b") as file:
+        for field in ("jpg", "seg.png", "boxes.json"):
+            located = reader.locate(np.arange(6), field)
+            for offset, length in zip(located.offset.tolist(), located.length.tolist(), strict=True):
+                file.seek(offset)
+                file.write(bytes(length))
+    dataset = FastDataset(path, fields=["label", "key", "soft.json", "txt"])
+    assert [sample["soft.json"] for sample in dataset] == SOFT
+    with pytest.raises(DecodeError, match=r"ruined\.lmdb: 00000000: .*CRC32C"):
+        FastDataset(path, fields=["image"])[0]
+    with pytest.raises(ContainerError, match=r"ruined\.lmdb: 00000002: seg\.png at offset \d+ is damaged"):
+        FastDataset(path, fields=["seg.png"])[2]
+    dataset, indices = FastDataset(path, fields=["image", "seg.png"]), np.array([1, 4])
+    located = dataset.locate(indices)
+    for name in ("image", "seg.png"):
+        failed: Failures = {}
+        assert dataset.values(name, indices, located, failed=failed) == [None, None]
+        assert [f"0000000{i}" in str(failed[row]) for row, i in enumerate([1, 4])] == [True, True]
+    failed = {}
+    assert dataset.values("seg.png", indices, located, check=False, failed=failed) == [None, None]
+    assert "00000001: field seg.png: not an image" in str(failed[0])
+    with pytest.raises(DecodeError, match=r"00000001: field seg\.png: not an image"):
+        dataset.values("seg.png", indices, located, check=False)
 
 
 def test_records_without_images(tmp_path: Path) -> None:
@@ -307,15 +265,11 @@ def test_records_without_images(tmp_path: Path) -> None:
     dataset = FastDataset(tmp_path / "text.lmdb", fields=["txt", "label"], filter=lambda columns: columns.label > 0)
     assert list(dataset) == [{"txt": "line 1", "label": 1}, {"txt": "line 2", "label": 2}]
     assert (dataset.locate(np.array([0])).file == ABSENT).all()  # a depth map is not taken for the image
-    write_folder(tmp_path / "b", IMAGES[:3])
+    folder = FastDataset(write_folder(tmp_path / "b", IMAGES[:3]), fields=["json", "label", "key", "jpg"])
+    assert folder[2] == {"json": {"path": "cat/00002.jpg"}, "label": 2, "key": "00000002", "jpg": IMAGES[2]}
     with open_writer(tmp_path / "c.lmdb", classes=CLASSES) as writer:
         writer.write({"cls": 1, "depth.png": save(Image.fromarray(photo(5, 4, 0)), "PNG")})
     both = FastDataset([tmp_path / "b", tmp_path / "c.lmdb"], fields=["image", "depth.png"])
     assert both[0]["depth.png"] is None
     with pytest.raises(DecodeError, match=r"c\.lmdb: 00000000: "):
         both[3]
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    dataset = FastDataset(write_folder(tmp_path / "b", IMAGES), fields=["json", "label", "key", "jpg"])
-    assert dataset[5] == {"json": {"path": "cat/00005.jpg"}, "label": 2, "key": "00000005", "jpg": IMAGES[5]}

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import forked
 import pytest
-import torch
 from kernel_images import jpeg, photo
 from places import ROOT, SUPPORT
 from web_server import web_server
@@ -213,10 +212,3 @@ def test_accelerate_prepares_nothing(packed: Path) -> None:
         accelerate.skip_first_batches(loader, 1)
     with pytest.raises(OptionError, match=r"^prepare_data_loader "):
         accelerate.Accelerator(cpu=True).prepare_data_loader(loader)
-
-
-def test_no_framework_takes_it_for_torchs_dataloader(packed: Path) -> None:
-    """Lightning, Accelerate and the Trainer rebuild what is one, with a sampler that shards."""
-    loader = FastLoader(FastDataset(packed), GLOBAL_BATCH, transform=[T.CenterCrop(SIZE)])
-    assert not isinstance(loader, torch.utils.data.DataLoader)
-    assert loader.batch_sampler is None

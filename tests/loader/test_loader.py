@@ -1,21 +1,26 @@
-"""FastLoader's batches: the right samples, pixel by pixel, with any number of threads and ranks."""
+"""FastLoader's batches: the right samples, pixel by pixel, with any number of threads, also none, and ranks."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from device_model import lend
 from kernel_images import jpeg, photo, save
-from loader_sets import all_labels, digest, photographs, upright, write_numbered
+from loader_sets import all_labels, check_equal, digest, labels_of, photographs, upright, workers, write_numbered
 from numpy.typing import NDArray
 from PIL import Image
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.errors import DecodeError
+from iofast.loader.batches import BatchJob
 from iofast.order import Population, Shuffled
 
 N = 40
@@ -48,15 +53,14 @@ def distance(images: torch.Tensor, expected: NDArray[np.uint8]) -> int:
 
 
 class TestPixels:
-    @pytest.mark.parametrize("epoch", [0, 5])
     @pytest.mark.parametrize(
         "transform",
         [AUGMENT, T.evaluate(24)[:2], [T.RandomResizedCrop((20, 31), scale=(0.5, 1.0))]],
         ids=["train", "evaluate", "crop"],
     )
-    def test_against_pillow(self, numbered: FastDataset, transform: list[T.Transform], epoch: int) -> None:
+    def test_against_pillow(self, numbered: FastDataset, transform: list[T.Transform]) -> None:
         loader = FastLoader(numbered, 7, shuffle=True, seed=9, transform=transform, num_workers=2)
-        loader.set_epoch(epoch)
+        loader.set_epoch(epoch := 5)
         seen = 0
         for batch, (images, labels) in enumerate(loader):
             positions = list(range(7 * batch, min(7 * batch + 7, N)))
@@ -129,26 +133,16 @@ class TestSameBatches:
         for options in others:
             assert two_epochs(**{"name": "set.lmdb"} | options) == expected
 
-    def test_slices_of_large_batches(self, tmp_path: Path) -> None:
-        """A batch larger than what a thread takes at once, and not a multiple of it."""
-        dataset = FastDataset(write_numbered(tmp_path / "75.lmdb", [IMAGES[i % N] for i in range(75)]))
-        parts = FastLoader(dataset, 5, transform=AUGMENT)
-        whole = FastLoader(dataset, 75, transform=AUGMENT, num_workers=3)
-        assert torch.equal(torch.cat([images for images, _ in parts]), next(iter(whole))[0])
-
     @pytest.mark.parametrize("shuffle", [False, True])
-    def test_a_sample_does_not_depend_on_its_batch(self, numbered: FastDataset, shuffle: bool) -> None:
-        small, large = (zip(*FastLoader(numbered, size, shuffle, transform=AUGMENT), strict=True) for size in (3, 16))
-        for own, other in zip(small, large, strict=True):
-            assert torch.equal(torch.cat(own), torch.cat(other))
-
-    def test_each_iterator_has_its_own_epoch(self, numbered: FastDataset) -> None:
-        loader = FastLoader(numbered, 8, shuffle=True, transform=AUGMENT)
-        expected = [digest(loader), digest(loader)]
-        loader.set_epoch(0)
-        first, second = iter(loader), iter(loader)  # iter() takes the epoch, not the first batch
-        batches = list(zip(second, first, strict=True))
-        assert [digest(batch for _, batch in batches), digest(batch for batch, _ in batches)] == expected
+    def test_a_sample_does_not_depend_on_its_batch(self, tmp_path: Path, shuffle: bool) -> None:
+        """Also in one that is larger than what a thread takes at once, and not a multiple of it."""
+        dataset = FastDataset(write_numbered(tmp_path / "75.lmdb", [IMAGES[i % N] for i in range(75)]))
+        small, *larger = (
+            [torch.cat(column) for column in zip(*FastLoader(dataset, size, shuffle, transform=AUGMENT), strict=True)]
+            for size in (3, 16, 75)
+        )
+        for other in larger:
+            assert all(map(torch.equal, small, other))
 
 
 class TestSchedule:
@@ -164,22 +158,6 @@ class TestSchedule:
         assert loader.last_valid is not None
         assert loader.last_valid.tolist() == [True] * sizes[-1]
 
-    @pytest.mark.parametrize("drop", [False, True])
-    @pytest.mark.parametrize("world", [1, 2, 3, 8])
-    def test_ranks_share_the_global_batches(self, numbered: FastDataset, world: int, drop: bool) -> None:
-        def of(rank: int, ranks: int) -> FastLoader:
-            batch = 24 // world * world // ranks
-            return FastLoader(
-                numbered, batch, True, seed=5, drop_last=drop, transform=AUGMENT, rank=rank, world_size=ranks
-            )
-
-        ranks = [of(rank, world) for rank in range(world)]
-        for whole, *parts in zip(of(0, 1), *ranks, strict=True):
-            assert len({len(labels) for _, labels in parts}) == 1
-            for column, expected in enumerate(whole):
-                real = [part[column][loader.last_valid] for part, loader in zip(parts, ranks, strict=True)]
-                assert torch.equal(torch.cat(real), expected)
-
     def test_what_fills_the_last_batch_is_marked(self, numbered: FastDataset) -> None:
         loaders = [FastLoader(numbered, 9, transform=AUGMENT, rank=r, world_size=3) for r in range(3)]
         last = [list(loader)[-1][1].tolist() for loader in loaders]  # 40 = 27 + 13, filled to 15
@@ -193,3 +171,83 @@ class TestSchedule:
             assert all_labels(FastLoader(numbered, 16, transform=AUGMENT)) == list(range(N))
         finally:
             torch.distributed.destroy_process_group()
+
+
+class TestWithoutThreads:
+    """`num_workers=0`: the consumer's own thread makes each batch, and it is the same batch."""
+
+    RESIZE: ClassVar[dict[str, Any]] = {"transform": [T.Resize((16, 16))]}
+    CASES: ClassVar[dict[str, dict[str, Any]]] = {
+        "colours": {"transform": [*AUGMENT, T.ColorJitter(0.4), T.Normalize(MEAN, STD)], "dtype": torch.float32},
+        "cached": RESIZE | {"cache": "device"},
+        "list": {"ragged": "list"},
+    }
+
+    @staticmethod
+    def make(place: Path, num_workers: int = 0, name: str = "numbered.lmdb", **options: Any) -> FastLoader:
+        return FastLoader(FastDataset(place / name), 7, num_workers=num_workers, **options)
+
+    @pytest.mark.parametrize("device", [False, True], ids=["cpu", "device"])
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_same_batches(self, place: Path, case: str, device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = list(self.make(place, 2, **self.CASES[case]))
+        loader = self.make(place, **self.CASES[case])
+        if device:
+            lend(loader)
+        made, run = set[tuple[int, int]](), BatchJob.run
+
+        def noted(job: BatchJob, number: int, part: Any) -> None:
+            made.add((threading.get_ident(), workers()))
+            run(job, number, part)
+
+        monkeypatch.setattr(BatchJob, "run", noted)
+        check_equal(loader, expected)
+        assert made == {(threading.get_ident(), 0)}
+        stats = loader.stats
+        assert (loader.num_workers, stats.num_workers, stats.depth, stats.images) == (0, 0, 1, N)
+        assert 0 < stats.cpu_share <= 1
+
+    def test_a_peek_a_place_and_a_users_function(self, place: Path) -> None:
+        threads = set[int]()
+
+        def noted(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+            threads.add(threading.get_ident())
+            return sample | {"label": int(rng.integers(1 << 30))}
+
+        whole = labels_of(self.make(place, 2, map_sample=noted, **self.RESIZE))
+        threads.clear()
+        loader = self.make(place, map_sample=noted, **self.RESIZE)
+        batches = iter(loader)
+        assert next(batches)[1].tolist() == whole[0]
+        assert loader.peek()[1].tolist() == whole[1]
+        again = self.make(place, map_sample=noted, **self.RESIZE)
+        again.load_state_dict(loader.state_dict())
+        assert labels_of(again) == labels_of(batches) == whole[1:]
+        assert threads == {threading.get_ident()}
+
+    def test_errors_come_with_their_batch(self, place: Path) -> None:
+        batches = iter(self.make(place, name="broken.lmdb", **self.RESIZE))
+        with pytest.raises(DecodeError, match=r"broken\.lmdb: 0+5: .* \(and 1 more of this batch\)"):
+            next(batches)
+        assert next(batches, None) is None
+        own, other = (self.make(place, k, "broken.lmdb", on_error="replace", **self.RESIZE) for k in (0, 2))
+        assert digest(own) == digest(other)
+        assert own.failures == other.failures != []
+
+    def test_a_ctrl_c_loses_no_batch(self, place: Path) -> None:
+        """It comes while a batch is made, in the thread that makes it."""
+        done: list[bool] = []
+
+        def interrupted(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+            if sample["label"] == 9 and not done:
+                done.append(True)
+                signal.raise_signal(signal.SIGINT)
+            return sample
+
+        loader = self.make(place, map_sample=interrupted, **self.RESIZE)
+        batches = iter(loader)
+        assert next(batches)[1].tolist() == [*range(7)]
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        loader.set_epoch(0)
+        assert all_labels(loader) == [*range(7, N)]

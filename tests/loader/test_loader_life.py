@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,7 @@ import pytest
 import torch
 from at_once import at_once, in_child
 from device_model import lend
-from loader_sets import (
-    break_out,
-    descriptors,
-    digest,
-    eventually,
-    fail_in_the_loop,
-    workers,
-)
+from loader_sets import break_out, descriptors, digest, eventually, fail_in_the_loop, photographs, workers, write_lmdb
 from todays import todays
 
 from iofast import FastDataset, FastLoader
@@ -59,16 +53,6 @@ def close_the_iterator(loader: FastLoader) -> None:
     assert next(batches, None) is None
 
 
-def to_the_end(loader: FastLoader) -> None:
-    assert len(list(loader)) == 10
-
-
-def never_advance(loader: FastLoader) -> None:
-    batches = iter(loader)
-    assert workers() == 0
-    del batches
-
-
 def leave_in_a_cycle(loader: FastLoader) -> None:
     cycle: list[object] = [iter(loader)]
     next(cycle[0])  # type: ignore[call-overload]
@@ -77,7 +61,7 @@ def leave_in_a_cycle(loader: FastLoader) -> None:
     gc.collect()
 
 
-ENDINGS = [break_out, fail_in_the_loop, close_the_iterator, to_the_end, never_advance, leave_in_a_cycle]
+ENDINGS = [break_out, fail_in_the_loop, close_the_iterator, leave_in_a_cycle]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -104,17 +88,16 @@ def test_iterators_side_by_side(loader: FastLoader) -> None:
 
 def test_loops_in_threads_at_once(dataset: FastDataset) -> None:
     shared = FastLoader(dataset, 4, transform=T.evaluate(24)[:2], num_workers=2)
-    expected = digest(shared)
+    expected, before = digest(shared), descriptors()
     results: list[str] = []
-    at_once(*[lambda: results.append(digest(shared))] * 4)
-    assert results == [expected] * 4
+    at_once(*[lambda: results.extend(digest(shared) for _ in range(4))] * 4)
+    assert results == [expected] * 16
+    assert descriptors() == before
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_a_batch_in_hand_never_changes(dataset: FastDataset, dtype: torch.dtype, layout: torch.memory_format) -> None:
-    options = {"transform": AUGMENT, "dtype": dtype, "memory_format": layout, "num_workers": 3, "prefetch": 2}
-    loader = FastLoader(dataset, 4, shuffle=True, **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_batch_in_hand_never_changes(dataset: FastDataset, dtype: torch.dtype) -> None:
+    loader = FastLoader(dataset, 4, shuffle=True, transform=AUGMENT, dtype=dtype, num_workers=3, prefetch=2)
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     places = set()
     for epoch in range(6):
@@ -129,36 +112,27 @@ def test_a_batch_in_hand_never_changes(dataset: FastDataset, dtype: torch.dtype,
     assert len(places) <= 2 + 2 + 4  # ahead and spare, and those of which something was held
 
 
-def test_only_the_consumer_refers_to_its_batch(dataset: FastDataset) -> None:
-    batches = iter(FastLoader(dataset, 4, transform=AUGMENT))
-    images, labels = next(batches)
-    gone = weakref.ref(images)
-    del images, labels
-    assert eventually(lambda: gone() is None), "the thread that made it may not have come to its next line yet"
-
-
-def test_epochs_leave_no_descriptor_open(dataset: FastDataset) -> None:
-    loader = FastLoader(dataset, 4, transform=AUGMENT, num_workers=3)
-    list(loader)
-    before = descriptors()
-    for _ in range(20):
-        list(loader)
-    assert descriptors() == before
-
-
-def test_failed_batches_are_not_kept(place: Path) -> None:
-    """Their memory comes back without the garbage collector, although an error's traceback had them."""
-    loader = FastLoader(FastDataset(place / "broken.lmdb"), 40, transform=[T.RandomResizedCrop(24)], num_workers=2)
+@pytest.fixture
+def no_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
-    try:
-        for _ in range(3):
-            with pytest.raises(DecodeError, match=r": 0+5: "):
-                next(iter(loader))
-        assert eventually(lambda: not loader._resources.memory._out), "its threads may still be ending"
-        assert loader._resources.memory._free
-    finally:
-        gc.enable()
+    yield
+    gc.enable()
+
+
+def test_failed_batches_are_not_kept(place: Path, no_collector: None) -> None:
+    """Their memory comes back without the garbage collector, although an error's traceback had them."""
+    loader = FastLoader(FastDataset(place / "broken.lmdb"), 40, transform=AUGMENT, num_workers=2)
+    for _ in range(3):
+        with pytest.raises(DecodeError, match=r": 0+5: "):
+            next(iter(loader))
+    assert eventually(lambda: not loader._resources.memory._out), "its threads may still be ending"
+    assert loader._resources.memory._free
+    batches = iter(FastLoader(loader.dataset, 4, transform=AUGMENT))
+    held = list(next(batches))
+    gone = weakref.ref(held[0])
+    held.clear()
+    assert eventually(lambda: gone() is None), "the thread that made it may not have come to its next line yet"
 
 
 def test_fork_with_a_live_iterator(dataset: FastDataset) -> None:
@@ -181,37 +155,6 @@ def test_fork_with_a_live_iterator(dataset: FastDataset) -> None:
         assert in_child(child) == 0
     assert in_child(lambda: gc.collect() >= 0) == 0
     assert digest([*begun, *batches]) == expected
-
-
-SCRIPT = """
-import os, sys, threading, time
-import torch, iofast.errors
-from iofast import FastDataset, FastLoader, transforms as T
-loader = FastLoader(FastDataset(sys.argv[1]), 4, True, transform=T.train(64), dtype=torch.float32, num_workers=3)
-print("ready", flush=True)
-"""
-EXITS = {
-    "a live iterator": "batches = iter(loader); next(batches)",
-    "inside the loop": "for batch in loader: sys.exit()",
-    "a daemon thread": "threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start()\n"
-    "time.sleep(0.1)",
-    "in __del__": """
-class Late:
-    def __del__(self, loader=loader, write=sys.stderr.write, raised=iofast.errors.WorkerError):
-        try:
-            write(str(list(loader)))
-        except raised:
-            pass
-late = Late()
-""",
-}
-
-
-@pytest.mark.parametrize("ending", todays(list(EXITS)))
-def test_the_interpreter_exits(place: Path, ending: str) -> None:
-    command = [sys.executable, "-c", SCRIPT + EXITS[ending], str(place / "set.lmdb")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file")  # a signal between open() and `with`
@@ -252,3 +195,54 @@ def test_ctrl_c_while_waiting_for_a_batch(monkeypatch: pytest.MonkeyPatch, loade
         next(iter(loader))
     assert made == []
     release.set()
+
+
+# In a process of its own: torch starts its threads at the first use in each thread.
+LIMITS = """
+import json, os, sys, threading
+import torch
+from iofast import FastDataset, FastLoader, transforms as T
+
+def work(where, same=None):
+    "Note the limit there, and how many threads begin when elements and matrices are computed for the first time."
+    if where not in seen:
+        before = set(os.listdir("/proc/self/task"))
+        torch.ones(3_000_000).exp()
+        torch.ones(400, 400) @ torch.ones(400, 400)
+        seen[where] = torch.get_num_threads(), len(set(os.listdir("/proc/self/task")) - before)
+    return same
+
+seen = {}
+if sys.argv[2] == "set":
+    torch.set_num_threads(3)
+seen["before"] = torch.get_num_threads()
+batches = iter(FastLoader(
+    FastDataset(sys.argv[1]), 4, transform=T.train(64), dtype=torch.float32, num_workers=1, prefetch=1, readahead=False,
+    map_sample=lambda sample, rng: work("sample", sample), map_batch=lambda batch: work("batch", batch),
+))
+next(batches)
+work("training")
+later = threading.Thread(target=work, args=("later thread",))
+later.start()
+later.join()
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("limit", todays(["set", "environment"]))
+def test_each_thread_computes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Operations of torch in a loader's threads run in those alone; training's own keep their number of threads.
+
+    Whether training's number of threads was set by it, or by its environment.
+    """
+    write_lmdb(tmp_path / "set.lmdb", photographs(8))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False) if limit == "set" else monkeypatch.setenv(name, "3")
+    command = [sys.executable, "-c", LIMITS, str(tmp_path / "set.lmdb"), limit]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stderr) == (0, "")
+    seen = json.loads(run.stdout)
+    threads = seen["before"]  # MKL allows no more than there are cores, unless it was said in the program
+    assert threads == 3 or limit == "environment"
+    assert seen["sample"] == seen["batch"] == [1, 0]
+    assert seen["training"] == seen["later thread"] == [threads, threads - 1]

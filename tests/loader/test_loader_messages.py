@@ -50,22 +50,15 @@ VALUES: list[Any] = [
     np.array([1, 2]),
     np.zeros((30, 30)),
     np.array(1.5),
-    np.array([[1]]),
     np.array(["raise", "drop"]),
-    torch.tensor([1, 2]),
-    torch.tensor(2.5),
     torch.tensor([1.0], requires_grad=True),
-    {"a": 1},
-    {1, "a"},
     {1: print, "a": print},
     [1, None],
     [["image"]],
     "something",
-    1.5,
     float("nan"),
     1 << 200,
     -1,
-    object(),
     Odd(),
     Unspeakable(),
 ]
@@ -99,24 +92,14 @@ class TestValuesOfAnyType:
         refused(lambda: FastDataset(path, filter=lambda _: value))
 
     def test_orders(self, dataset: FastDataset, value: Any) -> None:
-        makers: list[Callable[[], Any]] = [
-            lambda: order.Blocks(value),
-            lambda: order.Blocks(4, value),
-            lambda: order.Weighted(value),
-            lambda: order.Balanced(value),
-            lambda: order.Repeated(value),
-            lambda: order.Repeated(2, value),
-            lambda: order.Mixed(value),
-            lambda: order.Mixed([1], value),
-            lambda: order.Buckets(value),
-            lambda: order.Buckets([value]),
-            lambda: order.Buckets([(value, value)]),
-            lambda: order.Grouped(value),
-            lambda: order.Grouped(1, value),
-            lambda: order.Sampled(value),
+        kinds: list[Callable[..., Any]] = [
+            *(order.Blocks, order.Weighted, order.Balanced, order.Repeated, order.Mixed, order.Buckets, order.Grouped),
+            *(order.Sampled, lambda value: order.Blocks(4, value), lambda value: order.Repeated(2, value)),
+            *(lambda value: order.Mixed([1], value), lambda value: order.Grouped(1, value)),
+            *(lambda value: order.Buckets([value]), lambda value: order.Buckets([(value, value)])),
         ]
-        for make in makers:
-            refused(lambda make=make: next(iter(FastLoader(dataset, order=make(), transform=RESIZE))))  # type: ignore[misc]
+        for make in kinds:
+            refused(lambda make=make: next(iter(FastLoader(dataset, order=make(value), transform=RESIZE))))  # type: ignore[misc]
 
     def test_epochs_and_states(self, dataset: FastDataset, value: Any) -> None:
         sampler = torch.utils.data.DistributedSampler(dataset, 1, 0)  # seeds torch's generator with the epoch
@@ -148,53 +131,38 @@ def test_shown() -> None:
     assert shown(Unspeakable()) == "<Unspeakable>"
 
 
-class TestSamplers:
-    def test_repeated_says_how_to_repeat_one(self, dataset: FastDataset) -> None:
-        sampler = RandomSampler(range(12))
-        with pytest.raises(
-            OptionError, match=r"found <torch.*RandomSampler.*write Repeated\(2, Sampled\(RandomSampler"
-        ):
-            order.Repeated(2, sampler)  # type: ignore[arg-type]
-        loader = FastLoader(dataset, 4, order=order.Repeated(2, order.Sampled(sampler)), transform=RESIZE)
-        assert all(labels[::2].tolist() == labels[1::2].tolist() for _, labels in loader)
+def test_repeated_says_how_to_repeat_a_sampler(dataset: FastDataset) -> None:
+    with pytest.raises(OptionError, match=r"found <torch.*RandomSampler.*write Repeated\(2, Sampled\(RandomSampler"):
+        order.Repeated(2, RandomSampler(range(12)))  # type: ignore[arg-type]
 
 
-def fails_at_third(calls: list[int]) -> Callable[[Any], Any]:
-    def function(batch: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
+FAULTS: list[tuple[dict[str, Any], str]] = [  # in a decoding thread, and in the consumer's where batches go to a device
+    ({"map_batch": True}, "in map_batch: batch 2 of epoch 5"),
+    ({"map_batch": True, "device": "meta"}, "in map_batch: batch 2 of epoch 5"),
+    ({"collate": True}, "in collate['key']: batch 2 of epoch 5"),
+    ({"collate": True, "map_sample": lambda sample, rng: sample}, "in collate['key']: batch 2 of epoch 5"),
+]
+
+
+@pytest.mark.parametrize(("options", "note"), FAULTS, ids=str)
+def test_notes_name_the_batch_and_the_epoch(dataset: FastDataset, options: dict[str, Any], note: str) -> None:
+    calls = iter(range(9))
+
+    def fails_at_third(batch: Any) -> Any:
+        if next(calls) == 2:
             raise KeyError("boxes")
         return batch
 
-    return function
+    function: Any = {"map_batch": fails_at_third} if "map_batch" in options else {"collate": {"key": fails_at_third}}
+    fields = FastDataset(dataset.path, fields=["image", "label", "key"], indices=range(12))
+    loader = FastLoader(fields, 4, transform=RESIZE, num_workers=1, prefetch=1, **options | function)
+    loader.set_epoch(5)
+    with pytest.raises(KeyError) as caught:
+        list(loader)
+    assert caught.value.__notes__ == [note]
 
 
-class TestNotes:
-    """Notes name the batch and the epoch."""
-
-    def notes(self, path: str | list[str], **options: Any) -> list[str]:
-        dataset = FastDataset(path, fields=["image", "label", "key"], indices=range(12))
-        loader = FastLoader(dataset, 4, transform=RESIZE, num_workers=1, prefetch=1, **options)
-        loader.set_epoch(5)
-        with pytest.raises(KeyError) as caught:
-            list(loader)
-        return caught.value.__notes__
-
-    @pytest.mark.parametrize("device", ["cpu", "meta"])
-    def test_of_map_batch(self, dataset: FastDataset, device: str) -> None:
-        """In a decoding thread, and in the consumer's where batches go to a device."""
-        found = self.notes(dataset.path, map_batch=fails_at_third([]), device=device)
-        assert found == ["in map_batch: batch 2 of epoch 5"]
-
-    @pytest.mark.parametrize("mapped", [False, True])
-    def test_of_collate(self, dataset: FastDataset, mapped: bool) -> None:
-        options: dict[str, Any] = {"map_sample": lambda sample, rng: sample} if mapped else {}
-        found = self.notes(dataset.path, collate={"key": fails_at_third([])}, **options)
-        assert found == ["in collate['key']: batch 2 of epoch 5"]
-
-    def test_of_a_look_ahead(self, dataset: FastDataset) -> None:
-        loader = FastLoader(dataset, 4, transform=RESIZE, map_batch=fails_at_third([1, 1]))
-        loader.set_epoch(2)
-        with pytest.raises(KeyError) as caught:
-            loader.peek()
-        assert caught.value.__notes__ == ["in map_batch: batch 0 of epoch 2"]
+def test_a_look_ahead_has_such_a_note(dataset: FastDataset) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        FastLoader(dataset, 4, transform=RESIZE, map_batch=lambda batch: 1 // 0).peek()
+    assert caught.value.__notes__ == ["in map_batch: batch 0 of epoch 0"]

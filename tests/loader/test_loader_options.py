@@ -4,85 +4,62 @@ from __future__ import annotations
 
 import inspect
 import re
-from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg, photo, save
-from loader_sets import all_labels, digest, photographs, upright, write_folder, write_numbered
+from kernel_images import jpeg, photo
+from loader_sets import all_labels, digest, photographs, upright, write_folder
 from loader_sets import labels_of as taken
-from PIL import Image
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import ConcatDataset, RandomSampler, SequentialSampler, Subset
 
-from iofast import FastDataset, FastLoader, order
+from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError, StateError
 from iofast.loader import LoaderOptions
 
 IMAGES = photographs(40)
 AUGMENT = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
-
-
-BAD = [
+CROP: list[Any] = [T.RandomResizedCrop(24)]
+VIEWS = T.Views(first=[T.CenterCrop(8)])
+MIXED: dict[str, Any] = {"batch_size": 8, "transform": [*CROP, T.MixUp(num_classes=40)]}
+CACHED: dict[str, Any] = {"cache": "device"}
+REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size .* found 0"),
-    ({"batch_size": 2.5}, "batch_size .* found 2.5"),
-    ({"batch_size": "8"}, "batch_size .* found '8'"),
     ({"batch_size": True}, "batch_size must be a whole number from 1 .* found True"),
     ({"batch_size": np.array([1, 2])}, r"batch_size must be a whole number .* found array\(\[1, 2\]\)"),
     ({"readahead": 1}, "readahead must be True, False or 'auto', found 1"),
     ({"collate": {1: print}}, "collate must map field names to functions, found {1: <built-in"),
+    ({"collate": {"image": 3}}, r"collate\['image'\] must be callable, found 3"),
     ({"on_error": np.array(["raise"])}, r"on_error must be 'raise', 'replace' or 'drop', found array\(\['raise'\]"),
     ({"on_error": "drop", "max_errors": -1}, "max_errors must be a whole number .* found -1"),
     ({"max_errors": 3}, "max_errors goes with on_error='replace' or 'drop'"),
-    ({"image_mode": "gray"}, "image_mode must be 'RGB' or 'L', found 'gray'"),
     ({"seed": -1}, "seed .* found -1"),
     ({"seed": 1 << 64}, "seed .* 18446744073709551615"),
     ({"seed": None}, "seed .* found None"),
     ({"num_workers": 0, "prefetch": 3}, "prefetch=3 needs threads that work ahead: leave it out with num_workers=0"),
     ({"num_workers": -1}, "num_workers .* found -1"),
     ({"num_workers": 257}, "num_workers .* 256, found 257"),
-    ({"num_workers": "two"}, "num_workers .* found 'two'"),
-    ({"num_workers": 1.5}, "num_workers .* found 1.5"),
     ({"prefetch": 0}, "prefetch .* found 0"),
     ({"prefetch": 65}, "prefetch .* 64, found 65"),
-    ({"pixels": "good"}, "pixels must be 'exact' or 'fast', found 'good'"),
-    ({"check": "md5"}, "check must be 'crc' or None, found 'md5'"),
     ({"check": True}, "check must be"),
     ({"dtype": torch.int64}, "dtype must be .* found torch.int64"),
-    ({"dtype": np.float32}, "dtype must be .*, found <class 'numpy.float32'>"),
     ({"dtype": "zeros"}, "dtype must be .*, found 'zeros'"),
     ({"transform": T.train(8), "dtype": "uint8"}, "Normalize.* needs a float dtype"),
-    ({"memory_format": "channels_last"}, "memory_format must be"),
     ({"memory_format": torch.preserve_format}, "memory_format must be"),
-    ({"device": "gpu"}, "device must be .* found 'gpu'"),
     ({"device": "cuda:99"}, "device cuda:99 not found"),
     ({"device": "xpu"}, "device xpu not found: "),
-    ({"device": 1.5}, "device must be .* found 1.5"),
-    ({"check": len}, "check must be 'crc' or None, found <built-in"),
-    ({"shuffle": len}, "shuffle must be True or False, found <built-in"),
     ({"rank": 0}, "rank and world_size go together"),
-    ({"world_size": 2}, "rank and world_size go together"),
-    ({"rank": 2, "world_size": 2}, "rank .* found 2"),
     ({"rank": -1, "world_size": 2}, "rank .* found -1"),
     ({"rank": 0, "world_size": 0}, "world_size .* found 0"),
-    ({"rank": 0, "world_size": "2"}, "world_size .* found '2'"),
     ({"batch_size": 41, "drop_last": True}, "drop_last=True leaves no batch: 40 samples"),
     ({"batch_size": 14, "drop_last": True, "rank": 0, "world_size": 3}, "drop_last=True leaves no batch: 40 samples"),
     ({"transform": [T.RandomHorizontalFlip(), T.RandomResizedCrop(8)]}, "^RandomResizedCrop.* cannot follow"),
     ({"transform": T.RandomResizedCrop(8)}, "transform must be a list"),
-    ({"transform": np.array(3)}, r"transform must be a list .* found array\(3\)"),
     ({"transform": [torch.nn.Identity()]}, "^torch.nn.modules.linear.Identity is no transform of iofast"),
-]
-
-CROP: list[Any] = [T.RandomResizedCrop(24)]
-VIEWS = T.Views(first=[T.CenterCrop(8)])
-MIXED: dict[str, Any] = {"batch_size": 8, "transform": [*CROP, T.MixUp(num_classes=40)]}
-CACHED: dict[str, Any] = {"cache": "device"}
-EXCLUDED: list[tuple[dict[str, Any], str]] = [  # options that do not go together
+    # options that do not go together
     ({"output": "numpy", "dtype": torch.bfloat16, "transform": CROP}, "found dtype=torch.bfloat16"),
     ({"output": "numpy", "device": "meta", "transform": CROP}, "found device='meta'"),
     ({"group": "dp"}, "group must be a process group or a device mesh of torch with this process, found 'dp'"),
@@ -119,21 +96,47 @@ EXCLUDED: list[tuple[dict[str, Any], str]] = [  # options that do not go togethe
 
 
 class TestOptions:
-    @pytest.mark.parametrize(("options", "message"), EXCLUDED)  # an id would have the address of a function
-    def test_excluded(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
+    @pytest.mark.parametrize(("options", "message"), REFUSED)  # an id would have the address of a function
+    def test_refused(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
         given = dict(options)
         dataset = FastDataset(numbered.path, fields=given.pop("fields", None))
-        with pytest.raises(OptionError, match=message):
-            list(FastLoader(dataset, **given))
-
-    @pytest.mark.parametrize(("options", "message"), BAD, ids=str)
-    def test_bad(self, numbered: FastDataset, options: dict[str, Any], message: str) -> None:
         with pytest.raises(OptionError, match=message) as caught:
-            FastLoader(numbered, **options)
+            list(FastLoader(dataset, **given))
         assert "\n" not in str(caught.value)
-        if "drop_last" not in options:
+
+    def test_what_it_cannot_load(self, numbered: FastDataset) -> None:
+        path: Any = numbered.path
+        refused: list[tuple[Any, str]] = [
+            (path, "^dataset must be a FastDataset, found str$"),
+            (Subset(numbered, [1]), r"found Subset: give FastDataset\(…, indices=subset.indices\)"),
+            (ConcatDataset([numbered]), r"found ConcatDataset: give FastDataset\(\["),
+            (FastDataset(path, indices=[]), r"nothing to load.*numbered\.lmdb.*0 samples"),
+            *((FastDataset(path, **{f"{name}transform": str}), "a transform of its own") for name in ("", "target_")),
+        ]
+        for dataset, message in refused:
             with pytest.raises(OptionError, match=message):
-                LoaderOptions(**options)
+                FastLoader(dataset)
+
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("sampler", "give it as order="),
+            ("batch_sampler", "give its sampler as order="),
+            ("pin_memory", "leave it out, because with device='cuda'"),
+            ("collate_fn", r"give collate=\{field: function\} .*, or map_batch="),
+            ("persistent_workers", "leave it out, because workers are threads"),
+            ("prefetch_factor", "give prefetch="),
+            ("generator", "give seed="),
+            ("mesh", "give it as group="),
+            ("batchsize", r"did you mean batch_size\?"),
+            ("xyz", "see LoaderOptions"),
+        ],
+    )
+    def test_options_of_others(self, twenty: FastDataset, name: str, advice: str) -> None:
+        with pytest.raises(OptionError, match=f"^{name} is not an option of FastLoader: {advice}"):
+            FastLoader(twenty, **{name: None})
+        with pytest.raises(OptionError, match="dataset, batch_size and shuffle by position, found 5 as the fourth"):
+            FastLoader(twenty, 4, True, 5)  # type: ignore[call-arg]
 
     def test_the_signature_and_the_docstring_have_every_option(self) -> None:
         parameters = list(inspect.signature(FastLoader).parameters.values())
@@ -147,9 +150,7 @@ class TestOptions:
         [
             (T.train(8), None, torch.float32),
             (T.Views(one=[T.Resize((8, 8))], two=T.train(8)), None, torch.float32),
-            ([T.Resize((8, 8)), T.RandomErasing()], None, torch.float32),
             ([T.Resize((8, 8))], None, torch.uint8),
-            ([T.Resize((8, 8))], "float32", torch.float32),
             (T.train(8), "float16", torch.float16),
         ],
     )
@@ -158,27 +159,6 @@ class TestOptions:
         images, _ = next(iter(loader))
         assert {each.dtype for each in (images.values() if isinstance(images, dict) else [images])} == {expected}
         assert ("dtype=" in repr(loader)) == (given is not None)
-
-    @pytest.mark.parametrize("option", ["transform", "target_transform"])
-    def test_a_dataset_with_its_own_transform(self, place: Path, option: str) -> None:
-        dataset = FastDataset(place / "numbered.lmdb", **{option: lambda value: value})
-        with pytest.raises(OptionError, match="the dataset has a transform of its own"):
-            FastLoader(dataset)
-
-    def test_not_a_dataset(self, place: Path, numbered: FastDataset) -> None:
-        subset = torch.utils.data.Subset(numbered, [1, 2])
-        with pytest.raises(
-            OptionError,
-            match=r"^dataset must be a FastDataset, found Subset: give FastDataset\(…, indices=subset.indices\)",
-        ):
-            FastLoader(subset)  # type: ignore[arg-type]
-        with pytest.raises(OptionError, match=r"dataset must be a FastDataset, found str$"):
-            FastLoader(str(place / "numbered.lmdb"))  # type: ignore[arg-type]
-
-    def test_an_empty_dataset(self, place: Path) -> None:
-        dataset = FastDataset(place / "numbered.lmdb", indices=[])
-        with pytest.raises(OptionError, match=r"nothing to load.*numbered\.lmdb.*0 samples"):
-            FastLoader(dataset)
 
     def test_a_transform_may_be_an_iterator(self, numbered: FastDataset) -> None:
         expected = digest(FastLoader(numbered, 8, transform=AUGMENT))
@@ -193,30 +173,17 @@ class TestErrors:
         images, _ = next(iter(FastLoader(numbered, 1)))
         assert images.shape[2:] == upright(IMAGES[0]).size[::-1]
 
-    @pytest.mark.parametrize("transform", [None, AUGMENT, T.evaluate(24)[:2]], ids=["none", "train", "evaluate"])
+    def test_an_image_smaller_than_its_crop(self, numbered: FastDataset) -> None:
+        with pytest.raises(DecodeError, match=r"numbered\.lmdb: 0+: the box lies outside the image"):
+            next(iter(FastLoader(numbered, 8, transform=[T.CenterCrop(500)])))
+
+    @pytest.mark.parametrize("transform", [None, AUGMENT], ids=["none", "train"])
     @pytest.mark.parametrize("batch_size", [1, 6])
     def test_a_file_whose_header_cannot_be_read(self, tmp_path: Path, transform: Any, batch_size: int) -> None:
         folder = write_folder(tmp_path / "folder", [jpeg(photo(40, 30, i)) for i in range(6)])
         (folder / "bee" / "00003.jpg").write_bytes(b"\xff\xd8\xffnot a photograph")
         with pytest.raises(DecodeError, match=r"bee/00003\.jpg: .*corrupt"):
             list(FastLoader(FastDataset(folder), batch_size, transform=transform))
-
-    def test_an_image_smaller_than_its_crop(self, numbered: FastDataset) -> None:
-        with pytest.raises(DecodeError, match=r"numbered\.lmdb: 0+: the box lies outside the image"):
-            next(iter(FastLoader(numbered, 8, transform=[T.CenterCrop(500)])))
-
-    def test_checksums_find_what_a_decoder_cannot(self, tmp_path: Path) -> None:
-        image = save(Image.fromarray(photo(40, 30, 0)), "JPEG", quality=90, restart_marker_blocks=1)
-        path = write_numbered(tmp_path / "set.lmdb", [image])
-        start = int(FastDataset(path).reader.locate(np.array([0])).offset[0])
-        data = bytearray(path.read_bytes())
-        data[start + len(image) - 40] ^= 0x04
-        path.write_bytes(data)
-        Image.open(BytesIO(data[start : start + len(image)])).load()
-        dataset = FastDataset(path)
-        with pytest.raises(DecodeError, match=r"set\.lmdb: 0+: .*CRC32C differs"):
-            list(FastLoader(dataset, transform=AUGMENT))
-        assert len(list(FastLoader(dataset, transform=AUGMENT, check=None))) == 1
 
 
 BATCH = 6  # of 20 samples: four batches, the last of two
@@ -234,6 +201,7 @@ class TestAttributes:
         assert (loader.batch_size, loader.drop_last, loader.num_workers) == (BATCH, True, 2)
         assert loader.dataset is twenty
         assert loader.batch_sampler is None
+        assert not isinstance(loader, torch.utils.data.DataLoader)  # frameworks rebuild one, with a sampler that shards
         assert not hasattr(loader, "collate_fn")
         assert isinstance(make(twenty, num_workers="auto").num_workers, int)
 
@@ -254,43 +222,16 @@ class TestAttributes:
         with pytest.raises(OptionError, match=f"^{words}"):
             there[function](make(twenty))
 
-    @pytest.mark.parametrize(
-        "name", ["batch_size", "transform", "shuffle", "num_workers", "dataset", "sampler", "batch_sampler"]
-    )
-    def test_none_can_be_assigned(self, twenty: FastDataset, name: str) -> None:
+    def test_none_can_be_assigned(self, twenty: FastDataset) -> None:
         loader = make(twenty)
-        option = "order" if name.endswith("sampler") else name
-        with pytest.raises(OptionError, match=rf"^{name} of a loader cannot be changed .* FastLoader with {option}="):
-            setattr(loader, name, 1)
+        for name, option in (("batch_size", "batch_size"), ("dataset", "dataset"), ("batch_sampler", "order")):
+            with pytest.raises(
+                OptionError, match=f"^{name} of a loader cannot be changed .* FastLoader with {option}="
+            ):
+                setattr(loader, name, 1)
         for name in ("epoch", "batch"):
             with pytest.raises(AttributeError):
                 setattr(loader, name, 1)
-
-    @pytest.mark.parametrize(
-        ("name", "advice"),
-        [
-            ("sampler", "give it as order="),
-            ("batch_sampler", "give its sampler as order="),
-            ("pin_memory", "leave it out, because with device='cuda'"),
-            ("collate_fn", r"give collate=\{field: function\} .*, or map_batch="),
-            ("persistent_workers", "leave it out, because workers are threads"),
-            ("worker_init_fn", "leave it out, because workers are threads"),
-            ("prefetch_factor", "give prefetch="),
-            ("timeout", "leave it out"),
-            ("generator", "give seed="),
-            ("multiprocessing_context", "leave it out"),
-            ("mesh", "give it as group="),
-            ("batchsize", r"did you mean batch_size\?"),
-            ("xyz", "see LoaderOptions"),
-        ],
-    )
-    def test_options_of_others(self, twenty: FastDataset, name: str, advice: str) -> None:
-        with pytest.raises(OptionError, match=f"^{name} is not an option of FastLoader: {advice}"):
-            FastLoader(twenty, **{name: None})
-
-    def test_too_many_without_names(self, twenty: FastDataset) -> None:
-        with pytest.raises(OptionError, match="dataset, batch_size and shuffle by position, found 5 as the fourth"):
-            FastLoader(twenty, 4, True, 5)  # type: ignore[call-arg]
 
     def test_repr(self, twenty: FastDataset) -> None:
         loader = make(twenty, rank=1, world_size=2, dtype=torch.float32)
@@ -305,39 +246,16 @@ class TestAttributes:
 
 
 class TestSampler:
-    @pytest.mark.parametrize("rank", [0, 1, 2])
+    @pytest.mark.parametrize("rank", [0, 2])
     def test_has_this_ranks_indices(self, twenty: FastDataset, rank: int) -> None:
         loader = make(twenty, batch_size=2, rank=rank, world_size=3)
+        assert not isinstance(loader.sampler, SequentialSampler | RandomSampler)  # Lightning would turn it off
+        assert isinstance(make(twenty, shuffle=False).sampler, SequentialSampler)  # else it warns in validation
         for epoch in (0, 4):
             loader.sampler.set_epoch(epoch)
             wanted = list(loader.sampler)
             assert len(loader.sampler) == len(wanted) == 7  # of 20
             assert all_labels(loader) == wanted
-
-    def test_kind(self, twenty: FastDataset) -> None:
-        """Lightning turns shuffling off for `overfit_batches` unless there is none, and warns of it in validation."""
-        for options in ({"shuffle": False}, {"shuffle": False, "order": order.Sequential()}):
-            assert isinstance(make(twenty, **options).sampler, SequentialSampler)
-        assert not isinstance(make(twenty).sampler, SequentialSampler | RandomSampler)
-
-    def test_training_that_ends_its_epochs_early(self, twenty: FastDataset) -> None:
-        """As Lightning calls it for `limit_train_batches`: on every rank, behind the first `iter` and before others."""
-        whole = make(twenty, batch_size=3, rank=1, world_size=2)
-        epochs = [taken(whole) for _ in range(3)]
-        loader = make(twenty, batch_size=3, rank=1, world_size=2)
-        batches = iter(loader)
-        for epoch in range(3):
-            loader.sampler.set_epoch(epoch)
-            batches = iter(loader) if epoch else batches
-            assert [labels.tolist() for _, labels in islice(batches, 2)] == epochs[epoch][:2]
-
-    @pytest.mark.parametrize("first", ["iter", "set_epoch"])
-    def test_a_state_keeps_its_place(self, twenty: FastDataset, first: str) -> None:
-        loader = make(twenty)
-        loader.load_state_dict(loader.state_dict() | {"batch": 2})
-        batches = iter(loader) if first == "iter" else None
-        loader.sampler.set_epoch(0)
-        assert [labels.tolist() for _, labels in batches or loader] == taken(make(twenty))[2:]
 
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_validation_that_is_broken_off_begins_anew(self, twenty: FastDataset, shuffle: bool) -> None:

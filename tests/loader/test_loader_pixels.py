@@ -1,7 +1,9 @@
-"""FastLoader with transforms drawn per sample: the same pixels on any ranks and workers, and after a resume."""
+"""Work on the pixels of batches: against float64, and drawn per sample, the same on any ranks and workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import digest, photographs, with_broken
-from pixel_work import apply
+from pixel_work import EVERYTHING, IMAGENET, apply, drawn_work, expected, noise, operations, stepped
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.choices import Draw
-from iofast.loader.assemble import partners
+from iofast.errors import OptionError
+from iofast.loader.finishing import check_dtype
 from iofast.order import Population, Shuffled
+from iofast.transforms.transform import Op
+from iofast.work import Work, no_work
 
 N = 40
 CROP: list[T.Transform] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
@@ -36,6 +41,73 @@ def transform(mix: T.Transform | None) -> list[T.Transform]:
     return [*CROP, *OPS, *([mix] if mix else [])]
 
 
+def compare(ops: list[Op], work: Work, images: torch.Tensor) -> None:
+    """After the steps the expected values are computed in float64."""
+    made = apply(images, ops, work=work)
+    levels = stepped(images, work.steps, work.numbers).numpy()
+    for row, image in enumerate(levels):
+        np.testing.assert_allclose(made[row].numpy(), expected(image, ops, work, row), rtol=0, atol=5e-6)
+    assert torch.equal(apply(images, ops, work=work, dtype=torch.float64), made.double())
+
+
+@given(ops=operations(), seed=st.integers(0, 1 << 20), data=st.data())
+def test_any_operations(ops: list[Op], seed: int, data: st.DataObject) -> None:
+    n, height, width = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)))
+    compare(ops, drawn_work(ops, n, (height, width), seed), noise(n, height, width, seed))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_only_erased_pixels_get_noise(before: bool) -> None:
+    """Before and after normalisation; it is normal, and differs between images and erasings."""
+    erasing = T.RandomErasing(1, value="random")
+    ops: list[Op] = [erasing, IMAGENET] if before else [IMAGENET, erasing]
+    work = drawn_work(ops, 8, (40, 40))
+    made = apply(noise(8, 40, 40), ops, work=work)
+    boxes = enumerate(work.erased[:, 0].tolist())
+    erased = torch.cat([made[row, 0, y0:y1, x0:x1].flatten() for row, (y0, x0, y1, x1) in boxes])
+    assert erased.std() == pytest.approx(1 / 0.229 if before else 1, rel=0.1)
+    compare(ops, work, noise(8, 40, 40))
+    twice = drawn_work([erasing] * 2, 50, (8, 8))
+    assert len(np.unique(twice.noise)) == 100
+    assert twice.noise.min() > 0
+    assert twice.rows(slice(7, 8)).noise.tolist() == [twice.noise[7].tolist()]
+    assert not drawn_work([T.RandomErasing(1)], 5, (8, 8)).noise.any()
+
+
+@pytest.mark.parametrize("mix", [T.MixUp(alpha=0.4, num_classes=9), T.CutMix(num_classes=9)], ids=repr)
+def test_each_image_is_mixed_with_its_partner(mix: T.MixUp | T.CutMix) -> None:
+    images, ops = noise(7, 12, 10), [*EVERYTHING, mix]
+    work = drawn_work(ops, 7, (12, 10), paired=True)
+    own = apply(images, EVERYTHING, work=work.paired(np.arange(7)))
+    mixed = apply(images, ops, work=work)
+    assert torch.equal(mixed[6], own[6])  # without a partner
+    for row in range(6):
+        share = float(work.share[row])
+        wanted = own[row] * share + own[row ^ 1] * (1 - share)
+        y0, x0, y1, x1 = work.patch[row].tolist()
+        wanted[:, y0:y1, x0:x1] = own[row ^ 1, :, y0:y1, x0:x1]
+        torch.testing.assert_close(mixed[row], wanted, rtol=0, atol=1e-6)
+    assert not torch.equal(mixed, own)
+
+
+NOTHING = no_work(4)
+WRONG: dict[str, Callable[[], object]] = {
+    "dtype must be uint8, float16, bfloat16, float32 or float64": lambda: check_dtype([], torch.int32),
+    "partner must pair neighbouring rows": lambda: NOTHING.paired(np.array([2, 1, 0, 3])),
+    "neighbouring rows, each with the other": lambda: no_work(3).paired(np.array([1, 2, 1])),
+    "steps must be int8": lambda: replace(NOTHING, steps=np.zeros((4, 0))),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_arguments_that_do_not_fit_together(reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        WRONG[reason]()
+
+
+# --- in a loader
+
+
 def test_a_batch_is_its_uint8_images_and_what_was_drawn(numbered: FastDataset) -> None:
     plain = FastLoader(numbered, 8, transform=CROP, shuffle=True, seed=9)
     made = FastLoader(numbered, 8, transform=transform(None), **SHARED)
@@ -45,25 +117,19 @@ def test_a_batch_is_its_uint8_images_and_what_was_drawn(numbered: FastDataset) -
         assert torch.equal(labels, same)
         draw = Draw(9, 2, np.arange(8 * batch, 8 * batch + 8))
         work = T.compile(transform(None)).work(draw, np.full(8, 24), np.full(8, 24))
-        wanted = apply(images, OPS, work=work)
-        assert torch.equal(finished, wanted)
+        assert torch.equal(finished, apply(images, OPS, work=work))
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
 class TestDeterminism:
-    def test_workers_and_dtypes(self, numbered: FastDataset, mix: T.Transform | None) -> None:
+    def test_workers(self, numbered: FastDataset, mix: T.Transform | None) -> None:
         loaders = [FastLoader(numbered, 8, transform=transform(mix), num_workers=k, **SHARED) for k in (1, 3)]
         first = digest(loaders[0])
         assert first == digest(loaders[1]) != digest(loaders[0])  # then comes another epoch
-        half, whole = (
-            next(iter(FastLoader(numbered, 8, transform=transform(mix), **SHARED | {"dtype": dtype})))[0]
-            for dtype in (torch.float16, torch.float32)
-        )
-        assert torch.equal(half, whole.half())
 
-    @pytest.mark.parametrize("ranks", [2, 4])
-    def test_ranks(self, numbered: FastDataset, mix: T.Transform | None, ranks: int) -> None:
+    def test_ranks(self, numbered: FastDataset, mix: T.Transform | None) -> None:
         """The last batch of five samples is dealt to the ranks and filled up, which tears pairs."""
+        ranks = 4
         some = FastDataset(str(numbered.path), indices=range(37))
         alone = FastLoader(some, 16, transform=transform(mix), **SHARED)
         loaders = [
@@ -94,11 +160,11 @@ class TestMixing:
             np.testing.assert_allclose(labels, expected, atol=1e-6)
 
     def test_dropped_and_replaced_samples(self, place: Path, tmp_path: Path) -> None:
-        broken, mix = {5, 6, 30}, [T.CenterCrop(24), T.MixUp(num_classes=N)]
-        dataset, floats = FastDataset(place / "broken.lmdb"), {"dtype": torch.float32}
-        dropping = FastLoader(dataset, 20, transform=mix, on_error="drop", **floats)
+        broken, options = {5, 6, 30}, {"transform": [T.CenterCrop(24), T.MixUp(num_classes=N)], "dtype": torch.float32}
+        dataset = FastDataset(place / "broken.lmdb")
+        dropping = FastLoader(dataset, 20, on_error="drop", **options)  # type: ignore[arg-type]
         unbroken = FastDataset(with_broken(tmp_path / "whole.lmdb", photographs(N), ()))
-        whole = FastLoader(unbroken, 20, transform=mix, **floats)
+        whole = FastLoader(unbroken, 20, **options)  # type: ignore[arg-type]
         for (images, labels), (all_images, all_labels), start in zip(dropping, whole, (0, 20), strict=True):
             kept = [k for k in range(start, start + 20) if k not in broken]
             assert len(images) == len(kept)
@@ -108,17 +174,20 @@ class TestMixing:
                 else:
                     assert torch.equal(images[row], all_images[k - start])
                     assert torch.equal(labels[row], all_labels[k - start])
-        replacing = FastLoader(dataset, 20, transform=[mix[0], OPS[0], mix[1]], on_error="replace", **floats)
+        replacing = FastLoader(dataset, 20, on_error="replace", **options)  # type: ignore[arg-type]
         assert digest(replacing) == digest(FastLoader(dataset, **vars(replacing.options)))
 
-    @given(st.integers(0, 6).map(lambda k: 2 * k), st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 30))
-    def test_partners(self, start: int, kept: list[bool], full: int) -> None:
-        positions = np.array([start + row for row, keep in enumerate(kept) if keep], np.int64)
-        found = partners(positions, full)
-        for row, position in enumerate(positions.tolist()):
-            there = np.flatnonzero(positions == position ^ 1).tolist()
-            wanted = there[0] if there and max(position, position ^ 1) < full else row
-            assert found[row] == wanted
+
+def test_dictionaries_and_lists(numbered: FastDataset) -> None:
+    fields, steps = FastDataset(str(numbered.path), fields=["image", "label", "index"]), transform(MIXES[1])
+    loader = FastLoader(fields, 8, transform=steps, map_sample=lambda sample, rng: sample, map_batch=dict, **SHARED)
+    batch, pair = loader.peek(), FastLoader(numbered, 8, transform=steps, **SHARED).peek()
+    assert torch.equal(batch["image"], pair[0])
+    assert torch.equal(batch["label"], pair[1])
+    ops = [T.ColorJitter(0.4), T.RandomErasing(1.0, value=9)]
+    for ragged in ("list", "pad"):
+        images, _ = FastLoader(numbered, 6, transform=ops, ragged=ragged, **SHARED).peek()
+        assert [9.0 in image for image in images] == [True] * 6
 
 
 @pytest.mark.parametrize("more", [{}, {"map_sample": lambda sample, rng: sample}], ids=["kernel", "map_sample"])
@@ -131,24 +200,6 @@ def test_colours_alone_stay_bytes(numbered: FastDataset, more: dict[str, Any]) -
     for (levels, _), (values, _) in zip(plain, ready, strict=True):
         assert levels.dtype == torch.uint8
         assert torch.equal(apply(levels, [T.Normalize.imagenet()], dtype=torch.bfloat16), values)
-
-
-@pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_images_of_different_sizes(numbered: FastDataset, ragged: Any) -> None:
-    ops = [T.ColorJitter(0.4), T.RandomErasing(1.0, value=9)]
-    batch, _ = next(iter(FastLoader(numbered, 6, transform=ops, ragged=ragged, **SHARED)))
-    assert [9.0 in image for image in batch] == [True] * 6
-
-
-def test_dictionary_batches_and_functions(numbered: FastDataset) -> None:
-    fields = FastDataset(str(numbered.path), fields=["image", "label", "index"])
-    loader = FastLoader(
-        fields, 8, transform=transform(MIXES[1]), map_sample=lambda sample, rng: sample, map_batch=dict, **SHARED
-    )
-    batch = next(iter(loader))
-    pair = next(iter(FastLoader(numbered, 8, transform=transform(MIXES[1]), **SHARED)))
-    assert torch.equal(batch["image"], pair[0])
-    assert torch.equal(batch["label"], pair[1])
 
 
 @pytest.mark.gpu

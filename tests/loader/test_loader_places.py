@@ -1,25 +1,27 @@
-"""A loader with few descriptors, without shared memory, or with a container that changes meanwhile."""
+"""A loader with few descriptors, without shared memory, or with a container that changes meanwhile; raw pixels."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import forked
+import lmdb
+import numpy as np
 import pytest
+import torch
 from kernel_images import jpeg, photo
+from lmdb_containers import build
 from loader_sets import digest, photographs, workers, write_folder, write_lmdb
-from places import ROOT
-from tar_sets import foreign
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, open_reader
 from iofast import transforms as T
-from iofast.errors import ContainerError, DecodeError, SourceError
+from iofast.containers.lmdb import LmdbReader
+from iofast.errors import ContainerError, DecodeError
+from iofast.record import ImageInfo
 
 IMAGES = photographs(40)
 AUGMENT = [T.RandomResizedCrop(24)]
@@ -35,23 +37,13 @@ def loader(batch_size=4, num_workers=3):
 """
 
 
-def run(code: str, path: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT + code, str(path)]
-    if before:
-        return subprocess.run([*before, *command], capture_output=True, text=True, timeout=120)
-    return forked.run(command, timeout=120)
+def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return forked.run([sys.executable, "-c", SCRIPT + code, str(path)], timeout=120)
 
 
-def without_shm() -> list[str]:
-    """Prefix of a command: mounts /dev/shm read-only in a namespace of its own. Empty if that is not allowed."""
-    alone = ["unshare", "--mount", "--map-root-user"]
-    mount = "mount -t tmpfs -o ro,size=64k tmpfs /dev/shm"
-    if not shutil.which("unshare") or subprocess.run([*alone, "sh", "-c", mount], capture_output=True).returncode:
-        return []
-    return [*alone, "sh", "-c", f'{mount} && exec "$@"', "sh"]
-
-
-FEW = """
+def test_256_descriptors_and_a_folder_of_500_files(tmp_path: Path) -> None:
+    """Sixteen threads in each of three loaders at once, batches of a hundred files."""
+    code = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 several = [loader(batch_size=100, num_workers=16) for _ in range(3)]
 for epoch in range(2):
@@ -59,49 +51,14 @@ for epoch in range(2):
         assert all(len(images) == 100 for images, _ in batches)
 print(sum(len(each) for each in several), len(os.listdir("/proc/self/fd")) < 256)
 """
-
-
-def test_256_descriptors_and_a_folder_of_500_files(tmp_path: Path) -> None:
-    """Sixteen threads in each of three loaders at once, batches of a hundred files."""
-    done = run(FEW, write_folder(tmp_path / "folder", TINY * 100))
+    done = run(code, write_folder(tmp_path / "folder", TINY * 100))
     assert (done.returncode, done.stdout, done.stderr) == (0, "15 True\n", "")
 
 
-SHARDS = """
-import numpy as np
-
-def doubled(sample, rng):
-    return sample | {"label": 2 * sample["label"]}
-
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-    paths = sys.argv[1] + "/{000..299}.tar", sys.argv[2]
-    options = dict(transform=[T.RandomResizedCrop(24)], num_workers=8)
-    several = [FastLoader(FastDataset(path), 100, True, **options) for path in paths * 4]
-    several.append(FastLoader(FastDataset(paths[0], fields=["image", "label"]), 100, True, map_sample=doubled,
-                              **options))
-    for batches in zip(*several):
-        labels = [batch["label"] if isinstance(batch, dict) else batch[1] for batch in batches]
-        assert all(len(each) == 100 for each in labels) and (labels[-1] % 2 == 0).all()
-    print(sum(len(each) for each in several), len(os.listdir("/proc/self/fd")) < 256)
-"""
-
-
-@pytest.mark.slow
-def test_256_descriptors_and_300_shards(tmp_path: Path) -> None:
-    """Five loaders of shards and four of a folder at once, a function for one of them, and no shared memory."""
-    for number in range(300):
-        name = f"{number:05d}"
-        foreign(tmp_path / f"{number:03d}.tar", {f"{name}.jpg": TINY[number % 5], f"{name}.cls": b"%d" % number})
-    folder = write_folder(tmp_path / "folder", TINY * 60)
-    (tmp_path / "script.py").write_text(SCRIPT + SHARDS)  # processes import their function from a file
-    command = [*without_shm(), sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(folder)]
-    path = {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "27 True\n", "")
-
-
-NONE_LEFT = """
+def test_no_descriptor_left_is_no_fault_of_the_images(tmp_path: Path) -> None:
+    """With `replace` all of them would be replaced, and the cause hidden."""
+    code = """
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 held = []
 for batch in loader(batch_size=1, num_workers=1):
     try:
@@ -110,16 +67,25 @@ for batch in loader(batch_size=1, num_workers=1):
     except OSError:
         pass
 """
+    words = run(code, write_folder(tmp_path / "folder", TINY * 8)).stderr.splitlines()[-1]
+    assert "SourceError: cannot open " in words
+    assert "too many open files (this process may have 256: ulimit -n)" in words
 
 
-def test_no_descriptor_left_is_no_fault_of_the_images(tmp_path: Path) -> None:
-    """With `replace` all of them would be replaced, and the cause hidden."""
-    done = run(
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))" + NONE_LEFT,
-        write_folder(tmp_path / "folder", TINY * 8),
-    )
-    assert "SourceError: cannot open " in done.stderr.splitlines()[-1]
-    assert "too many open files (this process may have 256: ulimit -n)" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize("name", ["set.lmdb", "folder"])
+def test_nothing_lies_in_shared_memory(place: Path, name: str) -> None:
+    def shared() -> set[str]:
+        found = {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile by a thread
+                target = os.readlink(f"/proc/self/fd/{number}")
+                found |= {target} if "/dev/shm" in target or "memfd" in target else set()
+        return found
+
+    dataset = FastDataset(place / name)
+    before = shared()  # by other tests of this process
+    for _ in FastLoader(dataset, 4, transform=AUGMENT, num_workers=3):
+        assert shared() <= before
 
 
 @pytest.fixture
@@ -127,77 +93,24 @@ def own(tmp_path: Path) -> Path:
     return write_lmdb(tmp_path / "own.lmdb", IMAGES)
 
 
-def in_memory() -> list[str]:
-    """What is open and lies in shared memory."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile by a thread
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if "/dev/shm" in target or "memfd" in target:
-                found.append(target)
-    return sorted(found)
-
-
-def mapped() -> set[str]:
-    return {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
-
-
-@pytest.mark.parametrize("name", ["set.lmdb", "folder"])
-def test_nothing_lies_in_shared_memory(place: Path, name: str) -> None:
-    dataset = FastDataset(place / name)
-    opened = in_memory()  # by other tests of this process
-    before = mapped()  # tqdm's lock is a semaphore of 32 bytes
-    for _ in FastLoader(dataset, 4, transform=AUGMENT, num_workers=3):
-        assert mapped() <= before
-        assert in_memory() == opened
-
-
-NO_SHM = """
-try:
-    open("/dev/shm/iofast-test", "w")
-except OSError:
-    for sys.argv[1] in (sys.argv[1], os.path.dirname(sys.argv[1]) + "/folder"):
-        print(sum(len(labels) for _, labels in loader()))
-"""
-
-
-def test_shared_memory_that_cannot_be_used(own: Path) -> None:
-    if not (before := without_shm()):
-        pytest.skip("this user may not mount anything")
-    write_folder(own.with_name("folder"), IMAGES)
-    done = run(NO_SHM, own, *before)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "40\n40\n", "")
-
-
 def loader_of(path: Path) -> FastLoader:
     return FastLoader(FastDataset(path), 4, shuffle=True, transform=AUGMENT, num_workers=3)
 
 
-def deleted(path: Path) -> None:
-    path.unlink()
-
-
-def replaced(path: Path) -> None:
-    """As a second `pack` replaces it."""
-    os.replace(write_lmdb(path.with_name("other.lmdb"), IMAGES[:8]), path)
-
-
-@pytest.mark.parametrize("change", [deleted, replaced])
-def test_a_container_whose_name_goes_is_read_to_the_end_and_again(own: Path, change: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_a_container_whose_name_goes_is_read_to_the_end_and_again(own: Path, change: str) -> None:
     loader = loader_of(own)
     expected = digest(loader)
     loader.set_epoch(0)
     batches = iter(loader)
     begun = [next(batches)]
-    change(own)
+    if change == "deleted":
+        own.unlink()
+    else:  # as a second `pack` replaces it
+        os.replace(write_lmdb(own.with_name("other.lmdb"), IMAGES[:8]), own)
     assert digest([*begun, *batches]) == expected
     loader.set_epoch(0)
     assert digest(loader) == expected
-    if change is deleted:
-        with pytest.raises(SourceError, match="does not exist"):
-            FastDataset(own)
-    else:
-        assert len(FastDataset(own)) == 8
 
 
 CHANGED = """
@@ -255,3 +168,112 @@ def test_a_file_of_a_folder_that_goes_is_named(tmp_path: Path) -> None:
     assert workers() == 0
     write_folder(root, IMAGES)
     assert len(list(loader)) == 10  # the next epoch reads files that came back
+
+
+# --- raw pixels: each image is compared with its checksum once, then only the rows of crops are read
+
+DAMAGED = r"out.lmdb: 00000003: the payload's CRC32C differs"
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Path:
+    """Eight images of 80 x 64 and more pixels."""
+    images = [(i, {"rgb": photo(80, 64 + i, i).tobytes()}, ImageInfo(-1, 80, 64 + i), "all") for i in range(8)]
+    build(tmp_path / "out.lmdb", images)
+    return tmp_path / "out.lmdb"
+
+
+def raw_loader(path: Path, **options: object) -> FastLoader:
+    transform = options.pop("transform", [T.CenterCrop(20)])
+    return FastLoader(FastDataset(path), 4, seed=5, transform=transform, num_workers=1, **options)  # type: ignore[arg-type]
+
+
+def epoch(loader: FastLoader) -> torch.Tensor:
+    return torch.cat([images for images, _ in loader])
+
+
+def damage(path: Path, index: int, row: int) -> None:
+    """Change a byte in the middle of one row of one image."""
+    with LmdbReader(path) as reader:
+        place = int(reader.locate(np.array([index])).offset[0]) + 240 * row + 120
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes([data[place] ^ 8]))
+
+
+def test_damage_anywhere_in_an_image_is_found_when_it_is_first_read(container: Path) -> None:
+    """Also outside of the crop, and in every epoch where the image is replaced."""
+    damage(container, 3, 2)
+    with open_reader(container) as reader:
+        for use in (reader.view, reader.record):
+            with pytest.raises(ContainerError, match=r"00000003: .* is damaged: its CRC32C differs"):
+                use(3)
+        reader.record(4)
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=DAMAGED):
+            _ = FastDataset(container)[3]
+        with pytest.raises(DecodeError, match=DAMAGED):
+            epoch(raw_loader(container))
+    loader = raw_loader(container, on_error="replace")
+    for number in range(3):
+        epoch(loader)
+        assert [failure.epoch for failure in loader.failures] == list(range(number + 1))
+
+
+@pytest.mark.parametrize("transform", [[T.CenterCrop(20)], [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]])
+def test_later_epochs_give_the_pixels_of_the_first(container: Path, transform: list[T.Transform]) -> None:
+    """With everything compared, with nothing compared, and with some images of each batch."""
+    loader = raw_loader(container, transform=transform, shuffle=True)
+    compared = loader._resources.compared
+    assert compared is not None
+    expected = [epoch(raw_loader(container, transform=transform, shuffle=True, check=None))]
+    loader.set_epoch(0)
+    assert torch.equal(epoch(loader), expected[0])
+    assert compared.all()
+    for some in (slice(0, 0), slice(1, 8, 3)):
+        compared[:] = False
+        compared[some] = True
+        loader.set_epoch(0)
+        assert torch.equal(epoch(loader), expected[0])
+        assert compared.all()
+
+
+def test_an_image_is_compared_once(container: Path) -> None:
+    """The rows of the crop are read again in each epoch, the others are not."""
+    loader = raw_loader(container)
+    first = epoch(loader)
+    damage(container, 3, 2)
+    assert torch.equal(epoch(loader), first)
+    damage(container, 3, 33)
+    assert not torch.equal(epoch(loader), first)
+    with pytest.raises(DecodeError, match=DAMAGED):
+        epoch(raw_loader(container))
+    assert len(epoch(raw_loader(container, check=None))) == 8
+
+
+def change_value(path: Path, value: bytes | None = None) -> bytes:
+    """Give record 3 another value of the same length, zeros by default, and return the one before."""
+    with (
+        lmdb.open(str(path), subdir=False, map_size=1 << 26, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        key = next(key for key, _ in transaction.cursor() if key.startswith(b"00000003."))
+        before: bytes = transaction.get(key)
+        transaction.put(key, bytes(len(before)) if value is None else value)
+        return before
+
+
+def test_what_another_program_writes_into_a_container_is_compared_every_time(container: Path) -> None:
+    """After an epoch in which everything was compared."""
+    loader = raw_loader(container)
+    first = epoch(loader)
+    compared = loader._resources.compared
+    assert compared is not None
+    assert compared.all()
+    before = change_value(container)
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=DAMAGED):
+            epoch(loader)
+    change_value(container, before)
+    assert torch.equal(epoch(loader), first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from kernel_images import jpeg, photo
 from loader_sets import photographs, with_broken
 
-from iofast import FastDataset, FastLoader, open_writer, order
+from iofast import FastDataset, FastLoader, kernel, open_writer, order
 from iofast import transforms as T
 from iofast.choices import generator
 from iofast.errors import DecodeError, OptionError
@@ -65,23 +64,17 @@ class TestFields:
             assert [each["age"] for each in batch["targets.json"]] == labels.tolist()
             assert batch["valid"].all()
 
-    def test_without_images_nothing_is_decoded(self, path: Path) -> None:
-        loader = make(FastDataset(path, fields=["txt", "label"]), shuffle=True)
-        assert sorted(label for batch in loader for label in batch["label"].tolist()) == [*range(N)]
-        assert loader.stats.images == 0
-
     def test_a_collate_for_a_field(self, path: Path) -> None:
         def stacked(values: list[Any]) -> torch.Tensor:
             rows = [[row, *box] for row, boxes in enumerate(values) for box in boxes]
             return torch.tensor(rows).reshape(-1, 5)
 
-        dataset = FastDataset(path, fields=["label", "boxes.json"])
-        for batch in make(dataset, collate={"boxes.json": stacked}):
+        loader = make(FastDataset(path, fields=["label", "boxes.json"]), collate={"boxes.json": stacked})
+        for batch in loader:
             labels = batch["label"]
             assert batch["boxes.json"].shape == (sum(number % 3 for number in labels.tolist()), 5)
             assert (labels[batch["boxes.json"][:, 0]] == batch["boxes.json"][:, 1]).all()
-
-    def test_collate_for_any_field(self, path: Path) -> None:
+        assert loader.stats.images == 0  # nothing is decoded
         (lengths, labels), *_ = make(FastDataset(path), collate={"image": len, "label": tuple})
         assert (lengths, labels) == (5, (0, 1, 2, 3, 4))
 
@@ -112,21 +105,30 @@ def darker(sample: Sample, rng: np.random.Generator) -> Sample:
     return sample | {"image": sample["image"] // 2, "noise": float(rng.random())}
 
 
+FUNCTIONS: list[tuple[Any, int]] = [(None, 2), (darker, 2), (darker, 1)]  # and numbers of threads
+
+
 class TestFunctions:
-    @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-    def test_per_sample(self, path: Path, layout: torch.memory_format) -> None:
+    def test_per_sample(self, path: Path) -> None:
         dataset = FastDataset(path, fields=["image", "label"])
-        plain = list(make(dataset, shuffle=True))
-        options: dict[str, Any] = {"shuffle": True, "map_sample": darker, "memory_format": layout}
-        noises = []
-        for workers in (2, 1):
-            batches = list(make(dataset, **options | {"num_workers": workers}))
-            for before, after in zip(plain, batches, strict=True):
-                assert torch.equal(after["image"], before["image"] // 2)
-                assert after["image"].is_contiguous(memory_format=layout)
-            noises.append(torch.cat([batch["noise"] for batch in batches]).tolist())
+        options: dict[str, Any] = {"shuffle": True, "memory_format": torch.channels_last}
+        plain, *made = (list(make(dataset, **options, map_sample=f, num_workers=k)) for f, k in FUNCTIONS)
+        for before, *after in zip(plain, *made, strict=True):
+            for each in after:
+                assert torch.equal(each["image"], before["image"] // 2)
+                assert each["image"].is_contiguous(memory_format=torch.channels_last)
+        noises = [[noise for batch in batches for noise in batch["noise"].tolist()] for batches in made]
         assert len(set(noises[0])) == N
-        assert all(noise == noises[0] for noise in noises)
+        assert noises[0] == noises[1]
+
+    def test_errors_say_which_sample(self, path: Path) -> None:
+        for error, function in (
+            (ZeroDivisionError, lambda sample, rng: 1 // 0),
+            (OptionError, lambda sample, rng: None),
+        ):
+            with pytest.raises(error) as caught:
+                list(make(FastDataset(path), map_sample=function))
+            assert caught.value.__notes__ == [f"in map_sample: {path}: 00000000, position 0 of epoch 0"]
 
     @pytest.mark.parametrize(
         ("change", "error", "message"),
@@ -163,31 +165,29 @@ class TestFunctions:
 class TestSampleSizes:
     @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-    def test_a_list(self, path: Path, layout: torch.memory_format, dtype: torch.dtype) -> None:
-        dataset = FastDataset(path)
-        options: dict[str, Any] = {"ragged": "list", "memory_format": layout, "dtype": dtype}
-        loaders = make(dataset, transform=[T.Resize(24)], **options), make(dataset, transform=None, **options)
-        for (images, labels), (whole, _) in zip(*loaders, strict=True):
-            for image, same, label in zip(images, whole, labels.tolist(), strict=True):
-                stored = np.asarray(dataset[label][0])
-                assert min(image.shape[1:]) == 24
-                assert (image.shape[1] > image.shape[2]) == (stored.shape[0] > stored.shape[1])
-                assert image.unsqueeze(0).is_contiguous(memory_format=layout)
-                levels = same * (255 if dtype == torch.float32 else 1)
-                np.testing.assert_allclose(levels.permute(1, 2, 0), stored, atol=1e-4)
-
-    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-    def test_padded(self, path: Path, dtype: torch.dtype) -> None:
-        dataset = FastDataset(path, fields=["image", "label"])
-        transform = [T.Resize(24)] + ([T.Normalize.imagenet()] if dtype == torch.float32 else [])
-        listed = list(make(dataset, transform=transform, dtype=dtype, ragged="list"))
-        for batch, alone in zip(make(dataset, transform=transform, dtype=dtype, ragged="pad"), listed, strict=True):
+    def test_each_is_what_it_is_alone(self, path: Path, layout: torch.memory_format, dtype: torch.dtype) -> None:
+        dataset, steps = FastDataset(path, fields=["image", "label"]), [T.Resize(24), T.RandomHorizontalFlip()]
+        options: dict[str, Any] = {"transform": steps, "dtype": dtype, "memory_format": layout}
+        alone = [batch["image"][0] for batch in make(dataset, batch_size=1, **options)]
+        listed = [image for batch in make(dataset, ragged="list", **options) for image in batch["image"]]
+        assert all(image.unsqueeze(0).is_contiguous(memory_format=layout) for image in listed)
+        padded = list[torch.Tensor]()
+        for batch in make(dataset, ragged="pad", **options):
             images, sizes = batch["image"], batch["size"]
             assert images.shape[2:] == tuple(sizes.max(0).values.tolist())
-            for image, (height, width), own in zip(images, sizes.tolist(), alone["image"], strict=True):
-                assert torch.equal(image[:, :height, :width], own)
+            for image, (height, width) in zip(images, sizes.tolist(), strict=True):
+                padded.append(image[:, :height, :width])
                 assert not image[:, height:].any()
                 assert not image[:, :, width:].any()
+        for own, *others in zip(alone, listed, padded, strict=True):
+            assert all(torch.equal(own, other) for other in others)
+
+    @pytest.mark.parametrize("way", ["apply", "ignore"])
+    def test_whole_images(self, place: Path, way: Any) -> None:
+        dataset = FastDataset([place / "set.lmdb", place / "folder"], orientation=way)  # with and without checksums
+        images = [image for batch, _ in make(dataset, transform=None, ragged="list") for image in batch]
+        for image, (stored, _) in zip(images, dataset, strict=True):
+            assert np.array_equal(image.permute(1, 2, 0), np.asarray(stored))
 
     @pytest.mark.parametrize("times", [1, 2])
     def test_what_fills_up_a_bucket_is_not_valid(self, path: Path, times: int) -> None:
@@ -207,17 +207,6 @@ class TestSampleSizes:
         for found, labels in make(dataset, transform=None, ragged="list", on_error="replace"):
             for image, label in zip(found, labels.tolist(), strict=True):
                 assert image.shape == (3, 30, 40 + label)
-
-
-class TestSubsets:
-    def test_orientation_as_stored(self, place: Path) -> None:
-        found = []
-        for way in ("apply", "ignore"):
-            dataset = FastDataset(place / "set.lmdb", orientation=way)  # type: ignore[arg-type]
-            images = [image for batch, _ in make(dataset, transform=None, ragged="list") for image in batch]
-            assert [image.shape[1:] for image in images] == [image.size[::-1] for image, _ in dataset]
-            found.append(images)
-        assert sum(image.shape != other.shape for image, other in zip(*found, strict=True)) > 2
 
 
 @pytest.fixture(scope="module")
@@ -252,25 +241,24 @@ class TestMapBatch:
         def rest(batch: dict[str, Any], **options: Any) -> dict[str, Any]:
             return options
 
-        own = functools.partial(bound, rng="the user's own")
-        assert set(FastLoader(dataset, 4, map_batch=own)) == {"the user's own"}
-        assert list(FastLoader(dataset, 12, map_batch=rest)) == [{}]
-        assert list(FastLoader(dataset, 12, map_batch=len)) == [2]  # index and valid
+        functions: list[tuple[Any, Any]] = [(functools.partial(bound, rng="the user's"), "the user's"), (rest, {})]
+        for function, expected in [*functions, (len, 2)]:  # index and valid
+            assert list(FastLoader(dataset, 12, map_batch=function)) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("does", "message"),
-    [
-        (lambda sample: sample["no such field"], "no such field"),
-        (lambda sample: None, "return a dictionary, found None"),
-    ],
-)
-def test_errors_of_map_sample_say_which_sample(
-    dataset: FastDataset, does: Callable[[Sample], Any], message: str
-) -> None:
-    def faulty(sample: Sample, rng: np.random.Generator) -> Any:
-        return does(sample) if sample["index"] == 1 else sample
-
-    with pytest.raises((KeyError, OptionError), match=message) as caught:
-        list(FastLoader(dataset, 4, map_sample=faulty))
-    assert caught.value.__notes__ == [f"in map_sample: {dataset.path}: 00000001, position 1 of epoch 0"]
+def test_outs_of_different_sizes_that_do_not_fit(place: Path) -> None:
+    reader = FastDataset(place / "set.lmdb").reader
+    located, context = reader.locate(np.arange(2)), kernel.Context(kernel.DecodeOptions())
+    good = np.zeros((2, 2, 3), np.uint8)
+    wrong: list[tuple[str, list[Any], int]] = [
+        ("outs", [good], 2),
+        ("outs", [good, good[:, :, :2]], 2),
+        ("outs", [good, good[:0]], 2),
+        ("outs", [good, good.astype(np.int8)], 2),
+        ("rows", [good, good], 1),
+    ]
+    with reader.payloads(located, 0, 2) as payloads:
+        for words, outs, count in wrong:
+            boxes, flips, status = np.zeros((count, 8), np.int32), np.zeros(2, np.uint8), np.zeros(2, np.int32)
+            with pytest.raises(OptionError, match=words):
+                kernel.decode_each(context, payloads, boxes, flips, outs, status)

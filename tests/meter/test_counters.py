@@ -1,24 +1,41 @@
-"""Counters of stages, and of requests to object stores: exact, never falling, bounded in memory."""
+"""Counters of stages and of requests, phases of a step, samples of a batch: exact, never falling, bounded in memory."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from at_once import at_once
 from hypothesis import given
 from hypothesis import strategies as st
+from stall_loaders import Time
 
-from iofast.meter import STAGES, Cells, LoaderInfo, Slot, StageCounter, Stages, StageStats, Totals, TrafficStats, pages
+from iofast.meter import (
+    STAGES,
+    Cells,
+    LoaderInfo,
+    Slot,
+    StageCounter,
+    Stages,
+    StageStats,
+    StallClock,
+    Totals,
+    TrafficStats,
+    pages,
+)
+from iofast.meter.loop import _Batches, samples
+from iofast.meter.phase import UNADDED, HostPhase
 from iofast.meter.traffic import Traffic
-
-
-def test_nothing_asked_is_none() -> None:
-    assert Traffic().stats() is None
 
 
 def test_sums() -> None:
     own = Traffic()
+    assert own.stats() is None
     own.answered(1000, 0.25)
     own.answered(3000, 0.5)
     own.was_read(16_000)
@@ -29,16 +46,13 @@ def test_sums() -> None:
     assert str(own.stats()) == words
 
 
-def test_more_fetched_than_read_is_no_negative_rate() -> None:
-    assert TrafficStats(bytes=20, read=10).hit_rate == 0.0
-    assert TrafficStats(bytes=20).hit_rate is None
-
-
 def test_differences_and_sums() -> None:
     before, now = TrafficStats(1, 10, 2, 40, 0.5, 0.6), TrafficStats(5, 30, 3, 90, 0.1, 0.2)
     assert now.since(before) == TrafficStats(4, 20, 1, 50, 0.1, 0.2)
     assert now.plus(before) == TrafficStats(6, 40, 5, 130, 0.5, 0.6)
     assert now.plus(TrafficStats()).p99_s == 0.2
+    assert TrafficStats(bytes=20, read=10).hit_rate == 0.0, "no negative rate"
+    assert TrafficStats(bytes=20).hit_rate is None
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=1500))
@@ -73,6 +87,9 @@ def test_a_stage_adds_up() -> None:
     counter.observe(1, 4)
     counter.observe(3, 4)
     assert counter.stats() == StageStats(items=33, failed=1, bytes=1000, work_s=3.0, wait_s=0.5, occupancy=0.5)
+    stages = Stages()
+    stages.decode.add(5)
+    assert {name: each.items for name, each in stages.stats().items()} == dict.fromkeys(STAGES, 0) | {"decode": 5}
 
 
 def test_no_addition_of_any_thread_is_lost() -> None:
@@ -105,8 +122,80 @@ def test_ended_threads_leave_no_row_behind() -> None:
     assert len(cells._rows) < 100
 
 
-def test_stages_by_name() -> None:
-    stages = Stages()
-    stages.decode.add(5)
-    assert list(stages.stats()) == list(STAGES)
-    assert [each.items for each in stages.stats().values()] == [0, 5, 0, 0]
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**9)), max_size=60))
+def test_overlapping_uses_add_up(moves: list[tuple[int, int]]) -> None:
+    clock = Time()
+    phase = HostPhase("forward", clock)
+    since: dict[int, int] = {}
+    spent = left = seen = 0
+    for consumer, passing in moves:  # each of four consumers enters if it is outside, and leaves if it is inside
+        clock.ns += passing
+        if consumer not in since:
+            since[consumer] = clock.ns
+            phase.__enter__()
+        else:
+            spent += clock.ns - since.pop(consumer)
+            left += 1
+            phase.__exit__(None, None, None)
+        totals = phase.totals()
+        assert totals.entered == totals.timed == left
+        assert totals.ns >= seen  # also while others are inside
+        seen = totals.ns
+        assert since or totals.ns == spent
+
+
+def test_threads_lose_nothing() -> None:
+    ticks: Iterator[int] = iter(range(10**9))
+    phase = HostPhase("forward", lambda: next(ticks))
+
+    def use() -> None:
+        for number in range(5000):
+            with phase:
+                pass
+            assert number % 3 or phase.totals().entered <= 20_000
+            assert len(phase._spent) <= UNADDED + 4
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # with the usual one the threads would hardly meet
+    try:
+        at_once(*[use] * 4)
+    finally:
+        sys.setswitchinterval(interval)
+    totals = phase.totals()
+    assert totals.entered == totals.timed == 20_000
+    assert totals.ns >= 20_000  # each took a tick at least
+
+
+BATCHES: tuple[tuple[object, int | None], ...] = (
+    ((torch.zeros(5, 2), torch.zeros(7)), 5),
+    ([np.zeros((4, 3, 2, 2)), np.zeros(4)], 4),
+    ({"path": "x", "image": torch.zeros(6, 1)}, 6),
+    ({"image": torch.zeros(9, 1), "path": "x"}, 9),
+    ((3, "text", None, {"deep": [torch.zeros(2)]}), 2),
+    (([torch.zeros(3, 9, 9), torch.zeros(3, 5, 5)], torch.zeros(2)), 2),
+    (([], torch.zeros(8)), 8),
+    ((torch.tensor(1.0), torch.zeros(4)), 4),
+    ((torch.zeros(1), torch.zeros(4)), 1),
+    ("text", None),
+    ([], None),
+    ({"other": torch.zeros(3, 2)}, 3),
+    ([[[[[[torch.zeros(3)]]]]]], None),
+    (torch.zeros(0, 3), 0),
+)
+
+
+@pytest.mark.parametrize(("batch", "expected"), BATCHES)
+def test_samples_of_a_batch(batch: object, expected: int | None) -> None:
+    assert samples(batch) == expected
+
+
+@given(st.lists(st.sampled_from(range(len(BATCHES))), min_size=1, max_size=12))
+def test_any_sequence_of_batches(numbers: list[int]) -> None:
+    """Each batch comes twice, so that the remembered place is right, and then wrong."""
+    pairs = [BATCHES[number] for number in numbers for _ in range(2)]
+    clock = StallClock(LoaderInfo("mixed"), device="cpu")
+    counts: list[int | None] = []
+    batches = _Batches([batch for batch, _ in pairs], clock)
+    batches._pass = SimpleNamespace(got=counts.append, waiting=lambda: None, left=lambda: None)  # type: ignore[assignment]
+    assert all(found is batch for found, (batch, _) in zip(batches, pairs, strict=True))
+    assert counts == [expected for _, expected in pairs]

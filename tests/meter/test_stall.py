@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -71,19 +73,6 @@ def test_before_the_first_step() -> None:
     assert asdict(meter.stats)["stall"] == {"low": 0.0, "high": 1.0, "tier": "inside"}
 
 
-def test_the_first_batch_of_an_epoch_and_time_between_epochs_are_no_steps(time: Time) -> None:
-    meter = timed(time, [100, 10])
-    for _ in range(3):
-        for _ in meter:
-            time.go(40)
-        time.go(9_000)  # validation
-    stats = meter.stats
-    assert (stats.epochs, stats.steps, stats.batches) == (3, 3, 6)
-    assert stats.epoch_start_s == pytest.approx(0.1)
-    assert stats.step_mean_s == pytest.approx(0.05)
-    assert stats.host_wait == pytest.approx(0.2)
-
-
 def test_the_end_of_an_epoch_counts_to_its_start(time: Time, reported: Callable[[], LoaderReport]) -> None:
     """A DataLoader ends its workers in the last next(). Leaving early waits for nothing."""
 
@@ -110,40 +99,36 @@ def test_the_end_of_an_epoch_counts_to_its_start(time: Time, reported: Callable[
     assert list(watch(Ending(time, []))) == []
 
 
-def _fail_in(meter: Meter[Any]) -> None:
-    for _ in meter:
-        raise ZeroDivisionError
-
-
-def test_leaving_by_break_or_error_ends_no_step(time: Time) -> None:
-    meter = timed(time, [5, 5, 5])
-    for _ in meter:
-        time.go(10)
-        break
-    time.go(1_000)
-    with pytest.raises(ZeroDivisionError):
-        _fail_in(meter)
-    time.go(1_000)
-    for _ in meter:
-        time.go(10)
-    assert (meter.stats.epochs, meter.stats.steps, meter.stats.step_mean_s) == (3, 2, pytest.approx(0.015))
+def test_what_ends_no_step(time: Time) -> None:
+    """The first batch of an epoch, time between epochs, break and errors."""
+    meter = timed(time, [100, 10, 10])
+    for _ in range(2):
+        for _ in meter:
+            time.go(40)
+        time.go(9_000)  # validation
+    with contextlib.suppress(ZeroDivisionError):
+        for _ in meter:
+            time.go(10)
+            raise ZeroDivisionError
+    stats = meter.stats
+    assert (stats.epochs, stats.steps, stats.batches) == (3, 4, 7)
+    assert stats.epoch_start_s == pytest.approx(0.1)
+    assert stats.step_mean_s == pytest.approx(0.05)
+    assert stats.host_wait == pytest.approx(0.2)
 
 
 def test_an_error_of_the_loader_is_raised_and_ends_no_step() -> None:
     class Failing:
-        def __init__(self) -> None:
-            self.count = 0
+        script: ClassVar[list[Any]] = [1, OSError("the disk is gone"), 3, 4, StopIteration]
 
-        def __iter__(self) -> Iterator[int]:
+        def __iter__(self) -> Failing:
+            self.steps = iter(self.script)
             return self
 
         def __next__(self) -> int:
-            self.count += 1
-            if self.count == 2:
-                raise OSError("the disk is gone")
-            if self.count == 5:
-                raise StopIteration
-            return self.count
+            if isinstance(step := next(self.steps), int):
+                return step
+            raise step
 
     meter = watch(Failing())
     batches = iter(meter)
@@ -175,21 +160,16 @@ def test_phases_are_seconds_per_batch(time: Time) -> None:
     assert phases["raises"].seconds == 0
 
 
-def test_the_number_of_names_is_bounded() -> None:
-    meter = watch([1])
-    for number in range(3 * MAX_PHASES):
-        with meter.step(f"step {number}"):
-            pass
-    assert len(meter.stats.phases) <= MAX_PHASES + 1
-    for _ in meter:
-        pass
-    assert OTHER in meter.stats.phases
-
-
-def test_the_steps_of_the_median_are_bounded(time: Time) -> None:
+def test_memory_is_bounded(time: Time) -> None:
+    """Of names, and of the steps of the median."""
     meter = timed(time, [1] * (3 * RECENT))
     for number, _ in enumerate(meter):
+        if number < 3 * MAX_PHASES:
+            with meter.step(f"step {number}"):
+                pass
         time.go(9 if number < RECENT else 19)
+    assert len(meter.stats.phases) <= MAX_PHASES + 1
+    assert OTHER in meter.stats.phases
     assert len(meter.clock.recent) == RECENT
     assert meter.stats.step_median_s == pytest.approx(0.020)
     assert meter.stats.steps == 3 * RECENT - 1
@@ -202,18 +182,13 @@ def test_other_attributes_are_the_loaders() -> None:
     dataset = TensorDataset(torch.arange(10))
     loader = DataLoader(dataset, batch_size=4)
     meter = watch(loader)
-    assert len(meter) == 3
-    assert meter.dataset is dataset
-    assert meter.batch_size == 4
-    assert meter.loader is loader
-    assert bool(meter)
-    assert not watch([])
+    assert (len(meter), meter.batch_size, meter.dataset, meter.loader) == (3, 4, dataset, loader)
+    assert [bool(watch(each)) for each in ([1], [], iter([1]))] == [True, False, True]
     assert repr(watch([1])) == "watch([1])"
     with pytest.raises(AttributeError, match="DataLoader"):
         _ = meter.nothing
     with pytest.raises(TypeError, match="has no len"):
         len(watch(iter([1])))
-    assert bool(watch(iter([1])))
     assert list(watch(number for number in range(3))) == [0, 1, 2]
 
 
@@ -244,51 +219,38 @@ def test_invalid_arguments(loader: Any, options: dict[str, Any], message: str) -
         watch(loader, **options)
 
 
-@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-def test_devices_without_a_clock(device: object) -> None:
-    assert list(watch([1], device=device)) == [1]
-
-
 def test_a_batch_whose_attributes_raise_is_handed_over() -> None:
-    class Lazy(dict[str, Any]):
+    class Raises(dict[str, Any]):
         def values(self) -> Any:
             raise KeyError("loaded lazily")
 
-    class Nested:
         @property
         def shape(self) -> tuple[int, ...]:
             raise RuntimeError("sizes of nested tensors are not one number")
 
-    class Unknown:
-        shape = (None, 3)
-
-    batches = [Lazy(), Nested(), Unknown(), np.zeros(3)]
-    meter = watch(batches)
+    batches = [Raises(), SimpleNamespace(shape=(None, 3)), np.zeros(3)]
+    meter = watch(batches, device=torch.device("cpu"))
     assert list(meter) == batches
-    assert (meter.stats.batches, meter.stats.images) == (4, None), "not all are known"
+    assert (meter.stats.batches, meter.stats.images) == (3, None), "not all are known"
 
 
-def test_the_meter_keeps_no_batch() -> None:
-    class Batch:
-        pass
+class Copied:
+    """Makes batches that nobody keeps, and copies itself in its own way."""
 
-    meter = watch(Batch() for _ in range(3))
+    def __iter__(self) -> Iterator[Any]:
+        return ({number} for number in range(2))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Copied:
+        return Copied()
+
+
+def test_the_meter_keeps_no_batch_and_is_copied() -> None:
+    meter = watch(Copied())
     batches = iter(meter)
     batch = weakref.ref(next(batches))
     assert batch() is None
-
-
-def test_a_loaders_own_deepcopy_does_not_replace_the_meters() -> None:
-    class Loader:
-        def __iter__(self) -> Iterator[int]:
-            return iter((1, 2))
-
-        def __deepcopy__(self, memo: dict[int, object]) -> Loader:
-            return Loader()
-
-    meter = watch(Loader())
     assert isinstance(copy.deepcopy(meter), Meter)
-    assert isinstance(copy.deepcopy(meter).loader, Loader)
+    assert isinstance(copy.deepcopy(meter).loader, Copied)
 
 
 def test_copies_measure_for_themselves() -> None:
@@ -300,17 +262,16 @@ def test_copies_measure_for_themselves() -> None:
     assert len(list(copy.copy(meter))) == 4
 
 
-# --- several at once
-
-
 def test_nested_meters_are_independent(time: Time) -> None:
     outer, inner = timed(time, [10, 10, 10]), timed(time, [1, 1])
     for _ in outer:
         for _ in inner:
             time.go(4)
-    assert inner.stats.step_mean_s == pytest.approx(0.005)
-    assert outer.stats.step_mean_s == pytest.approx(0.020)
+    assert (inner.stats.step_mean_s, outer.stats.step_mean_s) == (pytest.approx(0.005), pytest.approx(0.020))
     assert outer.stats.host_wait == pytest.approx(0.5)
+
+
+# --- several at once
 
 
 def test_threads_with_one_meter_and_with_their_own() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from at_once import at_once
 
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Page, Slot, Totals
@@ -37,26 +38,24 @@ def file_of(slot: Slot, folder: Path) -> Path:
 # --- folders in which no page is written
 
 
-def give_away(folder: Path) -> None:
-    if os.geteuid():
-        pytest.skip("only root can give a folder away")
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 12345, -1)
+def make(kind: str, folder: Path, elsewhere: Path) -> None:
+    if kind == "symlink":
+        elsewhere.mkdir(mode=0o700)
+        folder.symlink_to(elsewhere)
+    elif kind == "file":
+        folder.write_bytes(b"")
+    else:
+        folder.mkdir()
+        folder.chmod(0o700 if kind == "another user's" else 0o775)
+    if kind == "another user's":
+        if os.geteuid():
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 12345, -1)
 
 
 @pytest.mark.parametrize("fault", ["symlink", "open to others", "file", "another user's"])
 def test_no_page_in_a_folder_that_is_not_private(fault: str, slot: Slot, tmp_path: Path) -> None:
-    folder = tmp_path / "iofast"
-    if fault == "symlink":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "elsewhere")
-    elif fault == "open to others":
-        folder.mkdir()
-        folder.chmod(0o775)
-    elif fault == "file":
-        folder.write_bytes(b"")
-    else:
-        give_away(folder)
+    make(fault, tmp_path / "iofast", tmp_path / "elsewhere")
     slot.write(FIGURES)
     slot.write(FIGURES)
     assert telemetry.pages() == []
@@ -68,7 +67,7 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
     runtime: str, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if runtime == "another user's":
-        give_away(tmp_path / "run")
+        make(runtime, tmp_path / "run", tmp_path)
         runtime = str(tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -178,42 +177,26 @@ def test_the_page_of_a_process(slot: Slot, tmp_path: Path) -> None:
         assert telemetry.page_of(other.pid, other.start_time) is None
 
 
-# --- a reader beside a writer
-
-WRITER = """
-    import sys, threading
-    from iofast.meter import LoaderInfo, Slot, Totals
-
-    def write(slot):
-        number = 0
-        while not done.wait(0.001):  # on a busy machine a writer without pauses leaves no time for the reader
-            number += 1
-            slot.write(Totals(*[number % 100_000] * 10))
-
-    done, slots = threading.Event(), [Slot(LoaderInfo(str(number))) for number in range(2)]
-    threads = [threading.Thread(target=write, args=(slot,)) for slot in (*slots, slots[0])]  # two threads for the first
-    for thread in threads:
-        thread.start()
-    print("writing", flush=True)
-    sys.stdin.read()
-    done.set()
-"""
-
-
 def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
-    """Another process has two loaders, one of them written by two threads; all figures of a write are equal."""
-    command = [sys.executable, "-c", textwrap.dedent(WRITER)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        assert writer.stdin is not None
-        assert writer.stdout.readline() == "writing\n"
-        seen, end = set(), time.monotonic() + 60
+    """Of two loaders, one of them written by two threads; all figures of a write are equal."""
+    slots, seen = [slot, Slot(LoaderInfo("other"))], set[tuple[int, int]]()
+    end = time.monotonic() + 60
+
+    def write(own: Slot) -> None:
+        for number in range(10**6):
+            own.write(Totals(*[number % 100_000] * 10))
+            time.sleep(0.001)  # on a busy machine a writer without pauses leaves no time for the reader
+            if done or time.monotonic() > end:
+                return
+
+    def read() -> None:
         while len(seen) < 30 and time.monotonic() < end:
-            for page in telemetry.pages():
-                for loader in page.loaders:
-                    assert len(set(loader.figures)) == 1, loader.figures
-                    seen.add((loader.serial, loader.figures.batch))
-        writer.stdin.close()
+            for loader in (loader for page in telemetry.pages() for loader in page.loaders):
+                assert len(set(loader.figures)) == 1, loader.figures
+                seen.add((loader.serial, loader.figures.batch))
+        done.append(True)
+
+    done: list[bool] = []
+    at_once(read, *(partial(write, own) for own in (*slots, slot)))
     assert len({serial for serial, _ in seen}) == 2
     assert len(seen) >= 30
-    assert writer.returncode == 0

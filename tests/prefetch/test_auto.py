@@ -20,7 +20,7 @@ def simulated(load: float, limits: Limits, windows: int = 600, *, spread: float 
 
 
 @pytest.mark.parametrize("slices", [1, 8])
-@pytest.mark.parametrize(("load", "threads"), [(0.05, 1), (0.5, 1), (0.9, 1), (1.3, 2), (2.5, 3), (3.2, 4), (5.2, 6)])
+@pytest.mark.parametrize(("load", "threads"), [(0.05, 1), (0.9, 1), (1.3, 2), (2.5, 3), (5.2, 6)])
 def test_it_finds_the_threads_that_the_load_needs(load: float, threads: int, slices: int) -> None:
     done = simulated(load, Limits(16, 8, slices), 400)
     assert done.history[0].num_workers == 16  # the first epoch is the coldest
@@ -31,30 +31,19 @@ def test_it_finds_the_threads_that_the_load_needs(load: float, threads: int, sli
     assert done.changes <= 10
 
 
-@pytest.mark.parametrize("load", [22, 30, 400])
+@pytest.mark.parametrize("load", [22, 400])
 def test_a_consumer_faster_than_all_threads_keeps_them_all(load: float) -> None:
     done = simulated(load, Limits(16, 8, 8))
     assert set(done.history) == {first(done.limits).setting}  # more depth would be memory for nothing
 
 
-@pytest.mark.parametrize("load", [0.3, 0.95, 1.0, 3.0])
-def test_one_core(load: float) -> None:
-    done = simulated(load, Limits(1, 8, 8))
-    assert {setting.num_workers for setting in done.history} == {1}
-
-
 def test_a_faster_consumer_has_its_threads_within_three_windows() -> None:
+    """And a slower one frees them."""
     done = Simulation(around(0.25), lambda _, number: STEP if number < 16 * 300 else STEP / 4, Limits(16, 8, 8))
-    done.run(300)
-    assert done.state.setting == Setting(3, 2)
-    done.run(3)
-    assert done.state.setting.num_workers >= 10
-    done.run(300)
-    assert done.state.setting.num_workers in (11, 12)
+    assert done.run(300).state.setting == Setting(3, 2)
+    assert done.run(3).state.setting.num_workers >= 10
+    assert done.run(300).state.setting.num_workers in (11, 12)
     assert done.wait_share(290) < 0.01
-
-
-def test_a_slower_consumer_frees_its_threads() -> None:
     done = Simulation(around(0.5), lambda _, number: STEP if number < 16 * 300 else 5 * STEP, Limits(16, 8, 8))
     assert done.run(300).state.setting.num_workers == 6
     assert done.run(300).state.setting.num_workers == 2
@@ -63,7 +52,6 @@ def test_a_slower_consumer_frees_its_threads() -> None:
 CASES: dict[str, tuple[Cost, Cost, Limits, int]] = {  # the last number: allowed changes
     "quiet": (around(0.25), around(STEP), Limits(16, 8, 2), 10),
     "at the edge": (around(0.295, 0.3), around(STEP, 0.1), Limits(16, 8, 2), 40),
-    "noisy": (around(0.25, 0.6), around(STEP, 0.3), Limits(16, 64, 2), 80),
     "noisy, whole batches": (around(0.25, 0.6), around(STEP, 0.3), Limits(16, 64, 1), 80),
     "one core at the edge": (around(0.099, 0.3), around(STEP, 0.1), Limits(1, 8, 2), 60),
     "validation": (around(0.25), lambda _, number: STEP if number % 500 else 30.0, Limits(16, 8, 2), 10),
@@ -83,8 +71,7 @@ def test_it_does_not_flap(case: str, windows: int) -> None:
 def test_a_disk_that_stalls_now_and_then() -> None:
     """After each stall the threads are reduced again."""
     done = Simulation(lambda _, number: 0.25 if number % 3001 else 3.0, around(STEP), Limits(16, 8, 8)).run(2500)
-    at_rest = sum(setting.num_workers == 3 for setting in done.history)
-    assert at_rest > 1750
+    assert sum(setting.num_workers == 3 for setting in done.history) > 1750
     assert done.wait_share(2500) < 0.01
 
 
@@ -95,19 +82,15 @@ def test_bursts_take_depth_and_not_threads() -> None:
     assert done.wait_share(500) < 0.02
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_limits_always_hold(seed: int) -> None:
     chance = random.Random(seed)
-    limits = Limits(chance.choice([1, 2, 7, 256]), chance.choice([1, 2, 5, 64]), chance.choice([1, 3, 100]))
+    limits = Limits(chance.choice([1, 7, 256]), chance.choice([1, 5, 64]), chance.choice([1, 100]))
     state = first(limits)
     for _ in range(2000):
-        window = WaitWindow(
-            wait=chance.choice([0.0, 0.01, 0.05, 0.5, 1.0]) if chance.random() < 0.2 else 0.0,
-            empty=chance.randrange(3),
-            least=chance.randrange(70),
-            load=chance.choice([0.0, 0.5, 3.0, 1e9, float("inf")]),
-        )
-        state = adapt(state, window, limits)
+        wait = chance.choice([0.01, 0.05, 0.5, 1.0]) if chance.random() < 0.2 else 0.0
+        load = chance.choice([0.0, 0.5, 3.0, 1e9, float("inf")])
+        state = adapt(state, WaitWindow(wait, chance.randrange(3), chance.randrange(70), load), limits)
         assert 1 <= state.setting.num_workers <= limits.max_workers
         assert min(2, limits.max_depth) <= state.setting.depth <= limits.max_depth
 

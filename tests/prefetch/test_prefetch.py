@@ -1,20 +1,19 @@
-"""Results in order, a bounded number ahead, errors at their number, and threads that end."""
+"""Results in order, a bounded number ahead, errors at their number, and threads that end, also with the interpreter."""
 
 from __future__ import annotations
 
-import gc
 import random
+import subprocess
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from loader_sets import eventually, threads, workers
+from todays import todays
 
 from iofast.errors import WorkerError
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
@@ -25,10 +24,8 @@ class Trace:
 
     def __init__(self, delay: float = 0.0, seed: int = 0) -> None:
         self.lock = threading.Lock()
-        self.begun = self.delivered = self.most = 0
+        self.begun = self.delivered = self.most = self.clashes = 0
         self.running: set[int] = set()
-        self.clashes = 0
-        self.log: list[str] = []
         self.delay, self.random = delay, random.Random(seed)
 
     def wait(self) -> None:
@@ -71,37 +68,19 @@ def expected(count: int, parts: int) -> list[int]:
     return [number * 10**parts + int("1" * parts or "0") for number in range(count)]
 
 
-@given(
-    count=st.integers(0, 25),
-    workers=st.integers(0, 5),  # 0: the consumer itself
-    depth=st.integers(1, 6),
-    parts=st.integers(0, 6),
-    seed=st.integers(0, 1000),
-)
-def test_order_and_bound(count: int, workers: int, depth: int, parts: int, seed: int) -> None:
-    trace = Trace(0.0015, seed)
-    made = Prefetch(lambda number: Counted(number, parts, trace), count, num_workers=workers, depth=depth)
-    results = []
-    for result in made:
-        with trace.lock:
-            trace.delivered += 1
-        results.append(result)
-        trace.wait()
-    assert results == expected(count, parts)
-    assert trace.most <= depth + 1  # the one just handed over is not yet counted as delivered
-    assert trace.clashes == 0
-    assert list(made) == []
-
-
-def test_depth_is_reached_and_not_exceeded() -> None:
+@pytest.mark.parametrize("num_workers", [0, 3])  # 0: the consumer itself
+def test_order_and_bound(num_workers: int) -> None:
     trace = Trace()
-    made = Prefetch(lambda number: Counted(number, 2, trace), 50, num_workers=3, depth=4)
-    for begun in (4, 5):
+    made = Prefetch(lambda number: Counted(number, 2, trace), 12, num_workers=num_workers, depth=4, start=2)
+    results = []
+    for begun in (4, 5, 6) if num_workers else ():
         assert eventually(lambda begun=begun: trace.begun == begun)
         time.sleep(0.02)
         assert trace.begun == begun
-        next(made)
-    made.close()
+        results.append(next(made))
+    results += made
+    assert results == expected(12, 2)[2:]
+    assert (made.times().batches, list(made), workers()) == (10, [], 0)
 
 
 def test_a_job_queued_twice_is_done_once() -> None:
@@ -122,139 +101,33 @@ def test_slices_of_one_job_run_at_the_same_time() -> None:
             barrier.wait(20)
             super().run(number, part)
 
-    made = Prefetch(lambda number: Together(number, 4), 1, num_workers=4, depth=1)
-    assert list(made) == expected(1, 4)
+    before = threads()
+    made = Prefetch(lambda number: Together(number, 4), 2, num_workers=4, depth=1)
+    comms = [Path(f"/proc/self/task/{thread.native_id}/comm") for thread in made._threads]
+    names = {f"iofast-{number}\n" for number in range(4)}  # by which a monitor recognises them
+    assert eventually(lambda: {comm.read_text() for comm in comms} == names)
+    assert list(made) == expected(2, 4)
+    assert eventually(lambda: threads() <= before)
 
 
-class Failing(Counted):
-    """Job 3 fails in `stage`."""
-
-    def __init__(self, number: int, stage: str, kind: type[BaseException]) -> None:
-        super().__init__(number)
-        self.stage, self.kind = stage, kind
-
-    def fail(self, stage: str) -> None:
-        if self.number == 3 and stage == self.stage:
-            raise self.kind(stage)
-
-    def prepare(self) -> list[int]:
-        self.fail("prepare")
-        return super().prepare()
-
-    def run(self, number: int, part: int) -> None:
-        self.fail("run" if part else "other")
-        super().run(number, part)
-
-    def finish(self) -> int:
-        self.fail("finish")
-        return super().finish()
-
-
-@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
-def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: type[Exception]) -> None:
-    made = Prefetch(lambda number: Failing(number, stage, error), 9, num_workers=3, depth=5)
-    assert [next(made) for _ in range(3)] == expected(3, 3)
-    with pytest.raises(error, match=stage):
-        next(made)
-    assert workers() == 0
-    assert list(made) == []
-
-
-def test_stop_iteration_in_a_job_is_an_error() -> None:
-    made = Prefetch(lambda number: Failing(number, "finish", StopIteration), 9, num_workers=2, depth=5)
-    assert [next(made) for _ in range(3)] == expected(3, 3)
-    with pytest.raises(WorkerError, match="StopIteration") as caught:
-        next(made)
-    assert isinstance(caught.value.__cause__, StopIteration)
-
-
-class Alive:
-    """Makes jobs, and counts those that are still alive."""
-
-    def __init__(self, make: Callable[[int], PrefetchJob[int, int]]) -> None:
-        self.make, self.made = make, list[weakref.ref[PrefetchJob[int, int]]]()
-
-    def __call__(self, number: int) -> PrefetchJob[int, int]:
-        job = self.make(number)
-        self.made.append(weakref.ref(job))
+@pytest.mark.parametrize("stage", ["prepare", "run", "finish", "make"])
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (StopIteration, WorkerError)])
+def test_an_error_reaches_the_consumer_at_its_number(stage: str, error: Any, raised: Any) -> None:
+    def make(number: int) -> Counted:
+        job = Counted(number)
+        if number == 6 and stage == "make":
+            raise ValueError(stage)
+        if number == 6:  # a StopIteration would end the consumer's loop
+            setattr(job, stage, Mock(side_effect=error(stage)))
         return job
 
-    def count(self) -> int:
-        return sum(job() is not None for job in self.made)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.parametrize("taken", [True, False])
-@pytest.mark.parametrize("stage", ["prepare", "run", "finish"])
-def test_a_failed_job_is_not_kept(stage: str, taken: bool, no_collector: None) -> None:
-    """The error's traceback must not keep the batch, which may be 100 MiB."""
-    jobs = Alive(lambda number: Failing(number, stage, ValueError))
-    made = Prefetch(jobs, 9, num_workers=2, depth=5)
-    if taken:
-        for _ in range(3):
-            next(made)
-        with pytest.raises(ValueError, match=stage):
-            next(made)
-    else:
-        assert eventually(lambda failing=made._pending[3]: failing.finished)
-        made.close()
-    del made
-    assert jobs.count() == 0
-
-
-def test_threads_that_wait_keep_no_job(no_collector: None) -> None:
-    jobs = Alive(Counted)
-    made = Prefetch(jobs, 9, num_workers=2, depth=3)
-    for _ in range(9):
-        next(made)
-    assert workers() == 2  # they wait for further tasks
-    assert eventually(lambda: jobs.count() == 0)
-
-
-def test_an_error_while_jobs_are_made_reaches_the_consumer() -> None:
-    def make(number: int) -> Counted:
-        if number == 6:
-            raise ValueError("no job 6")
-        return Counted(number)
-
-    made = Prefetch(make, 9, num_workers=2, depth=3)
-    with pytest.raises(ValueError, match="no job 6"):
-        list(made)
+    made, results = Prefetch(make, 9, num_workers=3, depth=3), list[int]()
+    with pytest.raises(ValueError if stage == "make" else raised, match=stage if raised is error else None):
+        results.extend(made)
+    assert results == expected(3 if stage == "make" else 6, 3)
     made.close()
-
-
-@pytest.mark.parametrize("end", ["close", "delete", "cycle", "exhaust"])
-@pytest.mark.parametrize("parked", [0, 5])
-@pytest.mark.parametrize("taken", [0, 5])
-def test_threads_end(end: str, parked: int, taken: int) -> None:
-    before = threads()
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 60, num_workers=6, depth=3)
-    assert workers() == 6
-    made.resize(num_workers=6 - parked)
-    for _ in range(taken):
-        next(made)
-    if end == "close":
-        made.close()
-        made.close()
-        assert list(made) == []
-    elif end == "cycle":
-        cycle: list[object] = [made]
-        cycle.append(cycle)
-        del cycle
-    elif end == "exhaust":
-        assert len(list(made)) == 60 - taken
-        assert workers() == 0
-    del made
-    assert eventually(lambda: workers() == 0)
-    assert eventually(lambda: threads() <= before)
+    assert workers() == 0
+    assert list(made) == []
 
 
 def test_collected_by_one_of_its_own_threads() -> None:
@@ -276,30 +149,19 @@ def test_collected_by_one_of_its_own_threads() -> None:
     assert eventually(lambda: workers() == 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_the_kernel_knows_the_threads_names() -> None:
-    """A monitor recognises a loader's threads by their names."""
-    made = Prefetch(Counted, 50, num_workers=2, depth=4)
-    next(made)
-    tasks = Path("/proc/self/task")
-    for number, thread in enumerate(made._threads):
-        comm = tasks / str(thread.native_id) / "comm"
-        assert eventually(lambda comm=comm, name=f"iofast-{number}\n": comm.read_text() == name)
-    made.close()
-
-
 def test_a_machine_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer threads than asked for it works, with none it raises."""
     start, available = threading.Thread.start, 2
 
     def start_some(thread: threading.Thread) -> None:
-        if thread.name == f"iofast-{available}":
+        if thread.name.startswith("iofast-") and int(thread.name[7:]) >= available:
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_some)
     two = Prefetch(Counted, 9, num_workers=4, depth=3)
-    assert two.num_workers == 2
+    two.resize(num_workers=4)
+    assert two.num_workers == workers() == 2
     assert len(list(two)) == 9
     available = 0
     with pytest.raises(RuntimeError, match="no thread for the loader: can't start new thread; a limit of processes"):
@@ -326,3 +188,86 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     assert sum(waits) < 1  # 0.5 for all together, not for each
     release.set()
     assert eventually(lambda: workers() == 0)
+
+
+# --- at the end of the interpreter
+
+SCRIPT = """
+import threading, time
+from iofast.errors import WorkerError
+from iofast.prefetch import jobs, threads
+from iofast.prefetch.jobs import Prefetch, PrefetchJob
+
+threads._PATIENCE_S = jobs.JOIN_S = 1000.0  # no exit stands on a wait that ends by itself
+
+class Slow(PrefetchJob):
+    def prepare(self): return [0, 1]
+    def run(self, number, part): time.sleep(0.005)
+    def finish(self): return 1
+
+def make(num_workers=3):
+    return Prefetch(lambda number: Slow(), 10000, num_workers=num_workers, depth=3)
+
+def late(ask):
+    try:
+        yield
+    finally:  # when the interpreter drops this module's names
+        try:
+            print(ask())
+        except WorkerError as error:
+            print(error)
+"""
+EXITS = {
+    "alive": "made = make(); next(made)",
+    "in a cycle": "made = make(); cycle = [made]; cycle.append(cycle); del made, cycle",
+    "in a daemon thread": "made = make(); threading.Thread(target=list, args=(made,), daemon=True).start(); "
+    "time.sleep(0.05)",
+    "while its threads are starting": "begin = threading.Thread._set_native_id\n"
+    "threading.Thread._set_native_id = lambda self: begin(self) or time.sleep(self.name.startswith('iofast-') / 2)\n"
+    "threading.Thread(target=lambda: list(make()), daemon=True).start(); time.sleep(0.2)",
+    "kept by a module": "import os; os.kept = make(); next(os.kept)",
+    "used at the end": "made = make(); next(made); last = late(lambda: list(made)); next(last)",
+}
+
+
+def printed(program: str) -> str:
+    """What a program prints; by a new interpreter, whose end is the subject."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("ending", todays(list(EXITS)))
+def test_the_interpreter_exits(ending: str) -> None:
+    printed(SCRIPT + EXITS[ending])
+
+
+@pytest.mark.parametrize("num_workers", todays([0, 3]))
+def test_no_result_is_made_at_the_end(num_workers: int) -> None:
+    program = SCRIPT + f"last = late(lambda: next(make({num_workers}))); next(last)"
+    assert printed(program).startswith("no batch can be made while the interpreter exits")
+
+
+COMPUTING = """
+import torch
+def train():
+    while True:
+        for _ in make(num_workers):
+            for _ in range(20):
+                (torch.ones(16, 3, 64, 64) @ torch.ones(16, 3, 64, 64)).sum()
+for _ in range(2):
+    threading.Thread(target=train, daemon=True).start()
+time.sleep(delay)
+"""
+
+
+@pytest.mark.parametrize(
+    "run", [*todays(range(6)), *(pytest.param(run, marks=pytest.mark.slow) for run in range(6, 20))]
+)
+def test_daemon_threads_that_compute_with_results_are_held(run: int) -> None:
+    printed(SCRIPT.replace("10000", "5") + f"num_workers, delay = {run % 3}, {0.1 + run / 100}" + COMPUTING)
+
+
+def test_a_daemon_thread_that_waits_for_another_is_not_waited_for() -> None:
+    feeding = "import queue\nroom = queue.Queue(1)\ndef feed():\n    for each in make(): room.put(each)\n"
+    printed(SCRIPT + feeding + "threading.Thread(target=feed, daemon=True).start(); time.sleep(0.3)")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -39,14 +37,6 @@ class Gate(PrefetchJob[int, int]):
 
     def finish(self) -> int:
         return 0
-
-
-def test_start_is_the_first_number() -> None:
-    made = Prefetch(lambda number: Counted(number, 2), 9, num_workers=2, depth=3, start=4)
-    assert list(made) == expected(9, 2)[4:]
-    assert made.times().batches == 5
-    assert list(Prefetch(Counted, 9, num_workers=2, depth=3, start=9)) == []
-    assert workers() == 0
 
 
 @given(
@@ -101,6 +91,17 @@ def test_the_wanted_number_of_threads_works() -> None:
     assert workers() == 0
 
 
+@pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
+def test_sizes_below_one(resize: dict[str, int]) -> None:
+    made = Prefetch(Counted, 9, num_workers=2, depth=3)
+    with pytest.raises(OptionError, match="must be 1 or more, found"):
+        made.resize(**resize)
+    assert list(made) == expected(9, 3)
+    made.resize(8, 8)  # after the end it starts nothing
+    assert workers() == 0
+    assert list(made) == []
+
+
 def test_depth_shrinks_and_grows() -> None:
     trace = Trace()
     made = Prefetch(lambda number: Counted(number, 1, trace), 100, num_workers=2, depth=6)
@@ -111,98 +112,29 @@ def test_depth_shrinks_and_grows() -> None:
         assert eventually(lambda taken=taken: trace.begun == max(6, taken + 2))
     made.resize(depth=10)
     assert eventually(lambda: trace.begun == 17)
-    made.close()
-
-
-def test_parked_threads_do_nothing() -> None:
-    at_work = deque[int](maxlen=200)
-
-    class Noted(Counted):
-        def run(self, number: int, part: int) -> None:
-            at_work.append(number)
-            super().run(number, part)
-
-    made = Prefetch(lambda number: Noted(number, 1), 10_000, num_workers=8, depth=2)
-    made.resize(num_workers=1)
-
-    def one_thread_works() -> bool:
-        for _ in range(at_work.maxlen or 0):
-            next(made)
-        return len(set(at_work)) == 1
-
-    assert eventually(one_thread_works), "the others are parked once they were scheduled"
-    made.close()
-
-
-@pytest.mark.parametrize("resize", [{"num_workers": 0}, {"depth": 0}, {"num_workers": -1}])
-def test_sizes_below_one(resize: dict[str, int]) -> None:
-    made = Prefetch(Counted, 9, num_workers=2, depth=3)
-    with pytest.raises(OptionError, match="must be 1 or more, found"):
-        made.resize(**resize)
-    assert list(made) == expected(9, 3)
-
-
-def test_resize_after_the_end_starts_nothing() -> None:
-    made = Prefetch(Counted, 9, num_workers=2, depth=3)
-    next(made)
-    made.close()
-    made.resize(8, 8)
-    assert workers() == 0
-    assert list(made) == []
-
-
-def test_a_machine_that_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
-
-    def start_four(thread: threading.Thread) -> None:
-        if thread.name in ("iofast-4", "iofast-5"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    made = Prefetch(Counted, 60, num_workers=2, depth=3)
-    monkeypatch.setattr(threading.Thread, "start", start_four)
-    made.resize(num_workers=8)
-    assert made.num_workers == workers() == 4
-    made.resize(num_workers=1)
-    made.resize(num_workers=4)
-    assert made.num_workers == 4
-    assert list(made) == expected(60, 3)
-
-
-def test_threads_end_without_the_finalizer() -> None:
-    """A Ctrl-C may interrupt the finalizer."""
-    made = Prefetch(lambda number: Counted(number, 3, Trace(0.001)), 1000, num_workers=3, depth=3)
-    next(made)
-    made.resize(num_workers=2)
-    made._finalizer.detach()
+    made._finalizer.detach()  # a Ctrl-C may interrupt it
     del made
     assert eventually(lambda: workers() == 0)
 
 
-class Busy(PrefetchJob[int, int]):
+class Busy(Counted):
     """Computes for 4 ms in each of two slices."""
-
-    def prepare(self) -> list[int]:
-        return [0, 1]
 
     def run(self, number: int, part: int) -> None:
         end = time.thread_time() + 0.004
         while time.thread_time() < end:
             pass
 
-    def finish(self) -> int:
-        return 1
-
 
 def test_times() -> None:
-    made = Prefetch(lambda _: Busy(), 12, num_workers=1, depth=2)
+    made = Prefetch(lambda number: Busy(number, 2), 12, num_workers=1, depth=2)
     seen = []
     for _ in made:
         seen.append(made.times())
         time.sleep(0.001)
     last = made.times()
     assert [times.batches for times in seen] == list(range(1, 13))
-    for earlier, later in zip(seen, [*seen[1:], last], strict=True):
+    for earlier, later in pairwise([*seen, last]):
         difference = later - earlier
         for name in ("wall_s", "wait_s", "work_s", "cpu_s", "made"):
             assert getattr(difference, name) > -1e-4, "three clocks are read one after the other"
@@ -238,58 +170,36 @@ def test_times_of_waiting_threads() -> None:
     made.close()
 
 
-def undeterred(step: Callable[[], object]) -> None:
-    """Repeat a step until no Ctrl-C ends it."""
-    while True:
-        try:
-            step()
-            return
-        except KeyboardInterrupt:
-            pass
-
-
 def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
-    """Each Ctrl-C loses at most the result that was being handed over."""
-    sent, stop = [0], [False]
-    chance = random.Random(0)
+    """Each Ctrl-C, here by a timer, loses at most the result that was being handed over."""
+    sent, results, done, here = [0], list[int](), list[bool](), sys._getframe()
 
-    def disturb() -> None:
-        while not stop[0]:
-            time.sleep(0.001 + chance.random() * 0.002)
+    def interrupt(_: int, frame: object) -> None:
+        if frame is not here and not done:
             sent[0] += 1
-            os.kill(os.getpid(), signal.SIGINT)
+            raise KeyboardInterrupt
 
     made = Prefetch(lambda number: Counted(number, 2), 3000, num_workers=3, depth=4)
-    disturber = threading.Thread(target=disturb)
-    results: list[int] = []
 
     def consume() -> None:
         for result in made:
             results.append(result // 100)
             made.resize(1 + len(results) % 4, 1 + len(results) % 5)
-            if len(results) % 100 == 0:
-                another()
+            while sent[0] < len(results) // 100:  # a busy machine sends enough of them too
+                time.sleep(0.0002)
+        done.append(True)
 
-    def another() -> None:
-        """Wait for a Ctrl-C, so that a busy machine sends enough of them."""
-        before = sent[0]
-        while sent[0] == before:
-            time.sleep(0.0002)
-
-    def leave() -> None:  # with nothing that a Ctrl-C could leave locked
-        stop[0] = True
-        while disturber.is_alive():
-            time.sleep(0.001)
-        time.sleep(0.01)
-
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        disturber.start()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        undeterred(lambda: undeterred(consume))  # twice: a Ctrl-C may come within `undeterred` too
-        undeterred(lambda: undeterred(leave))
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        while not done:
+            try:  # noqa: SIM105 - `suppress` has a frame of its own, which a signal may end
+                consume()
+            except KeyboardInterrupt:
+                pass
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     assert sent[0] > 20
     assert results == sorted(set(results))
     assert 3000 - sent[0] <= len(results) <= 3000
