@@ -114,12 +114,6 @@ def test_batches_are_whole_and_their_memory_is_the_side_streams(
         assert pools == {"side"}
 
 
-@pytest.mark.parametrize("fault", ["wait", "keep"])
-def test_the_model_notices(dataset: FastDataset, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    devices = [Device(random.Random(seed), frozenset({fault})) for seed in range(6)]
-    assert any(loaded(dataset, monkeypatch, device, KINDS["crop"])[0] for device in devices)
-
-
 @pytest.mark.parametrize("options", [KINDS["cached"], {"ragged": "pad", "dtype": torch.float32}], ids=["cached", "pad"])
 def test_a_device_without_streams_of_ours_gets_the_same(dataset: FastDataset, options: dict[str, Any]) -> None:
     own, plain = (FastLoader(dataset, 8, num_workers=2, shuffle=True, **options) for _ in range(2))

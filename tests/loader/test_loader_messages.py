@@ -144,7 +144,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [  # in a decoding thread, and in the
 ]
 
 
-@pytest.mark.parametrize(("options", "note"), FAULTS, ids=str)
+@pytest.mark.parametrize(("options", "note"), FAULTS)
 def test_notes_name_the_batch_and_the_epoch(dataset: FastDataset, options: dict[str, Any], note: str) -> None:
     calls = iter(range(9))
 

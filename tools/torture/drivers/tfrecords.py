@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import container_sets
-from foreign_lmdbs import varint
 
 from iofast.containers import tfrecord as framing
 from iofast.errors import ContainerError
@@ -89,6 +88,16 @@ class Tfrecords(Driver):
 def framed(message: bytes) -> bytes:
     """A message in a sound frame."""
     return framing.head(len(message)) + message + framing.foot(crc32c(message))
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes it; a negative one has ten bytes."""
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def tagged(number: int, body: bytes) -> bytes:
