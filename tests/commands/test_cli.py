@@ -154,6 +154,14 @@ class TestPack:
         assert {"images", "out.lmdb"} == set(os.listdir(tmp_path)) - {"cache"}
 
 
+def test_ctrl_c_while_libraries_are_imported(iofast: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("iofast.cli.import_module", interrupted)
+    assert iofast("info", "out.lmdb") == (130, "", "iofast: interrupted\n")
+
+
 class TestInfo:
     def test_of_a_container(self, images: Path, tmp_path: Path, iofast: CommandLine) -> None:
         packed = tmp_path / "out.lmdb"
