@@ -240,7 +240,8 @@ def on_levels(real: Callable[..., Any], tensor: Deferred, *given: Any, **named: 
     if own.made is not None or any(row.erased for row in own.rows):
         return None
     values = tuple(tuple(each) if isinstance(each, list) else each for each in (*given, *named.values()))
-    if not all(isinstance(each, (float, int, tuple, torch.dtype)) for each in values):
+    single = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    if not all(isinstance(each, (float, int, torch.dtype)) for each in single):  # a tensor's values may change
         return None
     try:
         levels = _once(real, own.levels, len(given), values, tuple(named))

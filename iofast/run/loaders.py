@@ -69,7 +69,7 @@ class BatchLoop(queue.Queue[Any]):
             item = _decoded(self._inbox.get(timeout=timeout), self)
         finally:
             waiting.discard(thread)
-        if self._facts["decoded"] and not self.stop.is_set():
+        if self._facts["decoded"]:
             self._passing = True
             begun = threading.Thread(target=_pass_on, args=(self._inbox, self), name="iofast-run", daemon=True)
             waiting.add(begun)

@@ -68,6 +68,7 @@ LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
     "normalise": lambda t: t.clone().sub_(MEAN).div_(STD),
     "normalise by torchvision": lambda t: _normalize(t, MEANS, std=STDS),
     "normalise by torchvision, in place": lambda t: [_normalize(t, MEANS, STDS, True), t][1],
+    "normalise by torchvision, with a list of tensors": lambda t: _normalize(t, [*MEAN.flatten()], STDS),
     "normalise by torchvision, with tensors": lambda t: _normalize(t, MEAN, STD),
     "normalise by operators": lambda t: (t - MEAN) / STD,
     "scale": lambda t: 2 * t - 1,
