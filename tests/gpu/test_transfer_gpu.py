@@ -228,6 +228,7 @@ def test_the_copies_are_timed_by_the_device(dataset: FastDataset) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # torch's own, for its pool of memory
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method:DeprecationWarning")  # of torch 2.11's compiler
 def test_a_compiled_step_is_fed(dataset: FastDataset) -> None:
     options: dict[str, Any] = {"transform": CROP, "dtype": torch.float32, **SHARED}
 
