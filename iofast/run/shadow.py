@@ -30,11 +30,9 @@ class DifferenceError(RuntimeError):
 def wanted() -> bool:
     """Count the next image among the checked ones, if it is one."""
     own = notes.notes()
-    if own.counts["checked"] >= 2 * FIRST:
-        return False
-    own.untested = untested()
     if own.counts["checked"] >= FIRST * (2 if own.untested else 1):
         return False
+    own.untested = untested()
     own.counts["checked"] += 1
     own.counts["timed"] += own.counts["checked"] > _COLD
     return True
