@@ -106,11 +106,10 @@ def _kind_of(kind: type) -> type[Deferred]:
         return kind
     if kind is _Tensor:
         return Deferred
-    made = type(
-        f"Deferred{kind.__name__}",
-        (Deferred, kind),
-        {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)},
-    )
+    own: dict[str, Any] = {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)}
+    if wrap := getattr(kind, "wrap", None):  # torchvision's gives an ordinary tensor the class of the one it came from
+        own["wrap"] = wrap
+    made = type(f"Deferred{kind.__name__}", (Deferred, kind), own)
     _register(made)
     return cast(type[Deferred], made)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copyreg
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, wraps
 from typing import IO, Any, cast
+from weakref import WeakValueDictionary
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, jpeg_factory
@@ -27,6 +29,7 @@ _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
 _MPF = b"MPF\0"  # several pictures in one file
+_alive: WeakValueDictionary[int, _Lazy] = WeakValueDictionary()  # by id: images are not hashable
 _DIRECT = {"RGB", "L", "HSV", "YCbCr", "CMYK", "RGBA"}  # modes that Pillow converts from and to RGB in one call
 
 
@@ -233,7 +236,19 @@ def _lazy(kind: type[_Lazy], pending: Part, data: bytes, **more: Any) -> Any:
     """Return a lazy image from a file with these bytes."""
     image: Any = kind.__new__(kind)
     image.__dict__.update(_mode=pending.plan.mode, _size=pending.plan.size, _data=data, _pending=pending, **more)
+    _alive[id(image)] = image
     return image
+
+
+def decode_kept() -> None:
+    """Decode the images that the script keeps, where Pillow would have their pixels by now.
+
+    At the start of a loop over a DataLoader: else its workers would decode them again, each of them in each epoch.
+    """
+    for image in list(_alive.values()):
+        if image._pending is not None and getattr(image, "fp", None) is None:  # not one that was only opened
+            with suppress(Exception):  # where the script uses it, it gets this error
+                _ = image.im
 
 
 def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:

@@ -89,7 +89,7 @@ class Part(NamedTuple):
         source, plan, _ = self
         if not source.data and not plan.calls:
             return cast(Pixels, source.pixels)
-        self._count()
+        self.note()
         width, height = plan.size
         out = np.empty((1, height, width, 3), np.uint8)
         decode([self], out)
@@ -105,13 +105,14 @@ class Part(NamedTuple):
         """Make it an image of Pillow's, which may be changed. Raises Pillow's errors."""
         source, plan, _ = self
         if source.pixels is None and not plan.calls:  # the kernel's pixels would be copied: gray is 10 % slower
-            self._count()
+            self.note()
             return Part(Source(source.data, source.size, source.name, checked=False), plan).by_pillow()
         image = Image.new(plan.mode, plan.size, None)
         image.frombytes(self.array().data)
         return image
 
-    def _count(self) -> None:
+    def note(self) -> None:
+        """Note that it is decoded where the script uses it."""
         if self.source.data:  # else its pixels are known
             notes.count("whole" if self.plan.is_whole else "part")
         if self.source.data and self.plan.is_whole:
