@@ -27,7 +27,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from iofast.run import notes, shadow
 from iofast.run.contents import BYTES, Contents, Threads, same
 from iofast.run.plan import Plan, Size
-from iofast.run.source import Erased, Part, Source
+from iofast.run.source import Call, Erased, Part, Source
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
@@ -175,14 +175,14 @@ def _send(tensor: Deferred) -> Any:
     data = torch.empty(0, dtype=torch.uint8).set_(storage)
     np.concatenate([np.frombuffer(source.data, np.uint8) for source in sources], out=data.numpy())
     files = [(source.name, source.size, len(source.data)) for source in sources]
-    rows = [(numbers[id(row.source)], row.plan, row.erased) for row in own.rows]
+    rows = [(numbers[id(row.source)], *row[1:]) for row in own.rows]
     return arrive, (data, files, rows, own.levels.numpy(), own.batched, own.pinned)
 
 
 def arrive(
     data: torch.Tensor,
     files: list[tuple[str, Size, int]],
-    rows: list[tuple[int, Plan, tuple[Erased, ...]]],
+    rows: list[tuple[int, Plan, tuple[Call, ...], tuple[Erased, ...]]],
     levels: NDArray[Any],
     batched: bool,
     pinned: bool,
@@ -195,7 +195,7 @@ def arrive(
     for name, size, length in files:
         sources.append(Source(view[at : at + length], size, name, checked=False))
         at += length
-    parts = tuple(Part(sources[number], plan, erased) for number, plan, erased in rows)
+    parts = tuple(Part(sources[number], plan, calls, erased) for number, plan, calls, erased in rows)
     own = Contents(parts, torch.from_numpy(levels), batched, pinned=pinned)
     return Deferred(own) if current_thread() in waiting else own.make()
 

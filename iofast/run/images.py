@@ -149,13 +149,12 @@ class _Lazy(Image.Image):
     def noted(
         self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]
     ) -> Image.Image | None:
-        """Return the image after an operation, described as for `Plan.after`; None where Pillow has to do it."""
-        pending = self._pending
-        plan = None if pending is None else pending.plan.after(module, name, given, named)
-        if pending is None or plan is None:
+        """Return the image after an operation, described as for `Part.after`; None where Pillow has to do it."""
+        pending = self._pending and self._pending.after(module, name, given, named)
+        if pending is None:
             return None
         self._release()
-        new: Image.Image = _lazy(LazyImage, pending._replace(plan=plan), self._data)
+        new: Image.Image = _lazy(LazyImage, pending, self._data)
         if name in colours.WITHOUT_INFO:
             new.info = {}
         elif "info" in self.__dict__:
@@ -276,8 +275,7 @@ def _plan(data: bytes) -> Plan | None:
         return None
     if header.format != "jpeg" or header.components not in (1, 3):
         return None
-    behind = markers.header_size(data)
-    if data.find(_MPF, 0, behind) >= 0 or data.rfind(markers.END, behind) < 0:
+    if _MPF in data or not (data.endswith(markers.END) or markers.has_end(data)):
         return None
     size = header.width, header.height  # Pillow's is of the stored pixels
     return Plan.whole("L" if header.components == 1 else "RGB", size[::-1] if header.orientation in TURNED else size)
