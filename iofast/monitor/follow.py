@@ -20,7 +20,7 @@ from iofast.monitor.request import Request
 
 FAILED_ON = 4  # exit status: the verdict is one of --fail-on
 NOBODY = "no training process of yours found"
-_ONCE_S = 40.0  # 30 s of training, enough if steps cannot be counted, and what comes before
+_ONCE_S = 60.0  # 30 s of training, enough if steps cannot be counted, and a start-up: on a busy machine 16 s
 _ONCE_LEAST_S = 5.0  # steps are counted sooner, but one second may be unusual
 _WAIT_S = 0.2  # for news, between looks at the clock, the keyboard and the started program; waking up costs 100 us
 

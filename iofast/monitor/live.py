@@ -63,7 +63,7 @@ def machine(request: Request, program: int | None = None) -> Sources:
     """
     nvml = NvmlProbe.open()
     if request.gpu is not None and nvml is None:
-        raise MonitorError(f"--gpu {request.gpu}: no GPU can be seen: {NvmlProbe.note}")
+        raise MonitorError(f"--gpu {request.gpu}: {NvmlProbe.note}")
     find: Callable[[], Sequence[Job]] = partial(_on_gpu, request.gpu, nvml)
     if request.pids:
         named = [job_of(pid) for pid in request.pids]

@@ -357,7 +357,7 @@ def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: 
 
 def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NvmlProbe, "note", "GPUs are not seen: the driver is not loaded")
-    with pytest.raises(MonitorError, match=r"^--gpu 1: no GPU can be seen: .* is not loaded$"):
+    with pytest.raises(MonitorError, match=r"^--gpu 1: GPUs are not seen: .* is not loaded$"):
         machine(Request(gpu=1))
 
 

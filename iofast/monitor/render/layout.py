@@ -11,6 +11,7 @@ from itertools import chain
 
 from rich.text import Text
 
+from iofast.monitor.findings import Bound
 from iofast.monitor.render import wording
 from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Figures, History, Moment
@@ -68,8 +69,9 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 def whole(moment: Moment) -> Lines:
     """All parts of one job in full, with timelines of the whole run, for `--once` and for the report."""
     parts = dict(_wishes(moment, WIDTH, moment.history.timeline.stretches, most=None))
-    sums = wording.sums(moment.history.sums)
-    parts["run"] = _part("run", [f"{part:<20}{time:>20}{share:>12}" for part, time, share in sums])
+    if moment.verdict.bound is not Bound.IDLE:  # what does not train waits for no batch
+        sums = wording.sums(moment.history.sums)
+        parts["run"] = _part("run", [f"{part:<20}{time:>20}{share:>12}" for part, time, share in sums])
     parts["verdicts"] = _part("verdicts", _spans(moment.history))
     return [line for name in _ORDER if parts.get(name) for line in (*parts[name], Text(""))]
 
