@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from iofast.meter.counters import StageStats
 from iofast.meter.traffic import TrafficStats
 
-VERSION: Final = 6
+VERSION: Final = 7
 MAX_LOADERS: Final = 64  # in a page; further ones are not published
 MAX_NAME: Final = 64  # characters
 

@@ -70,7 +70,7 @@ def test_what_is_written_is_read(
         9,
         LoaderInfo(name, "FastLoader", 1, 2, 3, "cuda:1", rank=4, world_size=5),
         Totals(*values),
-        {"read": StageStats(1, 2, 3, work_s, 0.5, None)},
+        {"read": StageStats(1, 2, 3, work_s, 0.5)},
         {each: PhaseTotals(*totals) for each, totals in phases.items()},
         True,
         TrafficStats(1, 2, 3, 4, 0.5, None),
@@ -89,7 +89,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     stages = Stages()
     stages.read.add(64, work_ns=7, nbytes=5000, failed=2)
     stages.decode.add(64, failed=1)
-    stages.queue.observe(1, 2)
     info = LoaderInfo("train", "FastLoader", 4, 3, 64, "cuda:1", rank=2, world_size=8)
     slot = Slot(info)
     assert telemetry.pages() == [], "nothing is written yet"
@@ -103,7 +102,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     assert loader.phases == {"3": totals, "?": totals}
     assert loader.stages["read"].bytes == 5000
     assert [loader.stages[name].failed for name in ("read", "decode")] == [2, 1]
-    assert loader.stages["queue"].occupancy == 0.5
     (path,) = runtime.rglob("*.*")
     assert path == runtime / "iofast" / f"{page.pid}-{page.start_time}.json"
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
