@@ -14,7 +14,7 @@ from iofast.monitor.find import MonitorError
 from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import MomentView
-from iofast.monitor.render.printed import JsonLines, Lines
+from iofast.monitor.render.printed import JsonLines, PlainLines
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -139,7 +139,7 @@ class Follow:
             self._screen = Screen(self._out, keys=self._running is None)
             yield self._screen  # last: errors of opening must come before the screen
         else:
-            yield Lines(self._out)
+            yield PlainLines(self._out)
 
 
 @contextmanager

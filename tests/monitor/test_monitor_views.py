@@ -21,7 +21,7 @@ from iofast.monitor.findings import Bound, Cause, Interference, StallBounds
 from iofast.monitor.render import escape, wording
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import SPANS, History, Timeline, figures
-from iofast.monitor.render.printed import JsonLines, Lines, to_json
+from iofast.monitor.render.printed import JsonLines, PlainLines, to_json
 from iofast.monitor.render.prometheus import HELP, Endpoint, address, exposition, label
 from iofast.monitor.snapshot import Doing, Job, Looks, Tier
 
@@ -153,7 +153,7 @@ def strings(value: Any) -> list[str]:
 def test_hostile_text_in_lines_and_json(text: str) -> None:
     out, objects = io.StringIO(), io.StringIO()
     now = moment(1, text, starved(text))
-    lines = Lines(out)
+    lines = PlainLines(out)
     lines.waiting(text)
     lines.update(now)
     lines.close([now])
@@ -220,7 +220,7 @@ def test_prometheus_is_served() -> None:
 
 def test_a_line_when_it_changes_and_now_and_then() -> None:
     out = io.StringIO()
-    lines = Lines(out, every=30)
+    lines = PlainLines(out, every=30)
     lines.waiting("nobody; waiting")
     lines.waiting("nobody; waiting")
     for seconds in range(1, 70, 3):
@@ -236,7 +236,7 @@ def test_a_line_when_it_changes_and_now_and_then() -> None:
 def test_the_end_of_a_job_is_said_when_it_comes() -> None:
     """And once: the last lines are of those that are still there. Nothing is kept of it."""
     out = io.StringIO()
-    lines = Lines(out)
+    lines = PlainLines(out)
     ended, other = replace(moment(3), ended=True), moment(3, job=Job(77, 1, "python b.py"))
     for each in (moment(3), other, ended):
         lines.update(each)

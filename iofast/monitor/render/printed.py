@@ -21,7 +21,7 @@ EVERY_S = 30.0  # between lines about a job whose verdict does not change
 SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
 
 
-class Lines(MomentView):
+class PlainLines(MomentView):
     """Prints a line when a verdict changes, every `every` seconds, and at the end of each job or of the monitor."""
 
     def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
