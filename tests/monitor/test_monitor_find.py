@@ -369,7 +369,7 @@ def test_what_was_named(seen: dict[str, Any]) -> None:
     (job,) = made.find()
     assert job.pid == os.getpid()
     watch = made.watch(job)
-    options = watch.options  # type: ignore[attr-defined]
+    options = watch.options
     watch.close()
     assert (options.interval, options.stacks, options.gpu) == (0.5, "off", 1)
     with pytest.raises(MonitorError, match="there is no process"):

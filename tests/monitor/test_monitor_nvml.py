@@ -12,8 +12,9 @@ from typing import Any
 
 import pynvml
 import pytest
-from nvml import Ring, build, write
+from nvml import build, write
 
+from benchmarks.verdicts.device import Ring
 from iofast.monitor.probe import nvml
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.snapshot import DeviceFigures
@@ -78,17 +79,16 @@ def test_what_a_gpu_tells(play: Play) -> None:
 
 
 def test_busy_is_the_mean_since_the_last_question(play: Play, tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "ring", capacity=50, period_us=10_000)
+    ring = Ring(tmp_path / "ring", period_us=1_000)
     end = time.time_ns() // 1000
-    for number in range(80):  # more than it holds
-        ring.put(0.25 if number % 2 else 0.75, end - (79 - number) * 10_000)
+    for number in range(1500):  # more than it holds
+        ring.add(end - (1499 - number) * 1_000, 0.25 if number % 2 else 0.75)
     probe = play(f"gpu 0 ring={tmp_path}/ring")
     assert only(probe).busy == pytest.approx(0.5)
-    ring.put(1.0, end + 10_000)
-    ring.put(0.5, end + 20_000)
+    ring.add(end + 1_000, 1.0)
+    ring.add(end + 2_000, 0.5)
     assert only(probe).busy == pytest.approx(0.75), "what was told before does not count again"
     assert probe.devices((1,), 1.0)[0].busy == pytest.approx(0.51, abs=0.02), "another job was told nothing yet"
-    ring.close()
 
 
 def test_without_samples_the_last_period_stands_in(play: Play) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 from proc_folder import TRAIN, ProcFolder, job, running, until
@@ -12,7 +11,7 @@ from proc_folder import TRAIN, ProcFolder, job, running, until
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.family import Family
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
-from iofast.monitor.probe.states import doing_by_call, doing_by_function
+from iofast.monitor.probe.states import doing_by_function
 from iofast.monitor.snapshot import Doing
 
 # --- what a thread sleeps in
@@ -60,34 +59,9 @@ def test_a_real_thread(doing: Doing) -> None:
     assert sum(main.states.values()) == pytest.approx(1)
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86-64")
-@pytest.mark.parametrize(
-    ("line", "doing"),
-    [
-        ("running", Doing.RUNNING),
-        ("7 0x1 0x1 0xffffffff", Doing.QUEUE),
-        ("202 0x7f 0x80", Doing.FUTEX),
-        ("230 0x1", Doing.ASLEEP),
-        ("0 0x3 0x7f 0x10", Doing.QUEUE),  # read(3), a pipe
-        ("0 0x4 0x7f 0x10", Doing.ASLEEP),  # read(4), a socket: of what kind is not said
-        ("-1 0x7f 0x80", None),
-    ],
-)
-def test_system_calls(line: str, doing: Doing | None, tmp_path: Path) -> None:
-    (tmp_path / "fd").mkdir()
-    (tmp_path / "fd" / "3").symlink_to("pipe:[123]")
-    (tmp_path / "fd" / "4").symlink_to("socket:[124]")
-    assert doing_by_call(line, tmp_path) is doing
-
-
 def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
-    """The system call says it; where that may not be read either, nothing is guessed."""
-    folder = proc.process(10) / "task" / "10"
+    proc.process(10)
     probe = ProcProbe(job(10))
-    (folder / "syscall").write_text("202 0x1" if os.uname().machine == "x86_64" else "98 0x1")
-    look = probe.look()
-    assert (look, probe.notes) == (Doing.FUTEX, {})
-    (folder / "syscall").write_text("-1")
     assert probe.look() is Doing.UNSEEN
     assert "wchan" in probe.notes["wchan"]
 

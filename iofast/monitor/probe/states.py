@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,11 +24,6 @@ _DEAD: Final = "ZXx"
 _BY_LETTER: Final = {"R": Doing.RUNNING, "D": Doing.DISK, "T": Doing.STOPPED, "t": Doing.STOPPED}
 # Parts of the names of the functions that a thread sleeps in, in kernels 4.15 to 6.18; anon_pipe_read since 6.15.
 _QUEUES: Final = ("poll", "select", "unix_stream", "pipe_read", "pipe_wait")
-# Numbers of system calls, for kernels that hide the function: locks, waits for a queue, reads.
-_CALLS: Final = {
-    "x86_64": ((202, 449), (7, 23, 232, 270, 271, 281, 441), (0, 19)),
-    "aarch64": ((98, 449), (22, 72, 73, 441), (63, 65)),
-}.get(platform.machine(), ((), (), ()))
 
 
 class Gone(Exception):  # noqa: N818 (no failure: threads end)
@@ -130,19 +124,6 @@ def doing_by_function(function: str) -> Doing:
     return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
-def doing_by_call(line: str, thread: Path) -> Doing | None:
-    """What a line of `/proc/PID/syscall` means; None where it names no call. `thread` is the thread's folder."""
-    number, *arguments = line.split()
-    if not number.isdigit():
-        return Doing.RUNNING if number == "running" else None
-    locks, queues, reads = _CALLS
-    if int(number) in reads and arguments:  # of a pipe or of a file
-        with contextlib.suppress(OSError, ValueError):
-            if os.readlink(thread / "fd" / str(int(arguments[0], 16))).startswith("pipe:"):
-                return Doing.QUEUE
-    return Doing.FUTEX if int(number) in locks else Doing.QUEUE if int(number) in queues else Doing.ASLEEP
-
-
 class ProcFiles:
     """Files of one folder in /proc. Each is opened by its first read and stays open."""
 
@@ -202,11 +183,8 @@ class Thread(ProcFiles):
             function = self.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
                 return doing_by_function(function)
-        if parse_stat(self.read("stat")).state == "R":  # it woke up between the two files
-            return Doing.RUNNING
-        with contextlib.suppress(OSError):  # needs the right to trace
-            return doing_by_call(self.read("syscall").decode(errors="replace"), self.folder) or Doing.UNSEEN
-        return Doing.UNSEEN
+        woke_up = parse_stat(self.read("stat")).state == "R"  # between the two files
+        return Doing.RUNNING if woke_up else Doing.UNSEEN
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
         """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""

@@ -28,6 +28,7 @@ MEANING = {
 WITHOUT_DEVICE = {
     Bound.INPUT: "The training thread waits for batches.",
     Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
+    Bound.COMMUNICATION: "The training thread waits for other ranks.",
 }
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
@@ -40,7 +41,7 @@ WHY = {
     Cause.COLLATE: "batches are late on their way from workers to the training process",
     Cause.PIN: "the thread that pins batches is late",
     Cause.EPOCH_START: "an epoch begins with starting workers and filling the queue",
-    Cause.RANK_SKEW: "another rank waits for its data, and this one for that rank",
+    Cause.RANK_SKEW: "this rank's data comes later than that of the others, which wait for it",
     Cause.FEEDER: "another program sends the batches, and is late",
 }
 TIERS = {
