@@ -80,13 +80,13 @@ class StallClock:
             phase = self._phases.setdefault(name, HostPhase(name, self.now))
         return phase if self._times is None else DevicePhase(phase, self._times)
 
-    def publish(self, epoch: int, batch: int, now: int) -> None:
+    def publish(self, epoch: int, now: int) -> None:
         """Write the telemetry page."""
         self.publish_at = now + PUBLISH_NS
-        _, _, steps, images, _, step_ns, wait_ns, start_ns, *_ = self.sums.sums()
+        _, batches, steps, images, _, step_ns, wait_ns, start_ns, *_ = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
-        figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
+        figures = Totals(epoch, batches, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
         self.slot.write(figures, self.stages, self._phase_totals(), on_device=times is not None)
 
     @property
@@ -215,7 +215,7 @@ class Pass:
             self._marks.got()
         if now >= clock.publish_at:
             self._see_queue()
-            clock.publish(self._epoch, self._batch, now)
+            clock.publish(self._epoch, now)
 
     def left(self) -> None:
         """End the pass: at its end, by an error, or because the consumer left. May be called in a finalizer."""
@@ -227,7 +227,7 @@ class Pass:
             clock.sums.mine()[_START_NS] += self._waited(now)
             self._see_queue()
             if now >= clock.publish_at - PUBLISH_NS + END_NS:
-                clock.publish(self._epoch, self._batch, now)
+                clock.publish(self._epoch, now)
         self._last = self._since = None
 
     def _see_queue(self) -> None:

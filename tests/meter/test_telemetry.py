@@ -176,17 +176,17 @@ def test_the_page_is_written_at_the_first_batch_then_regularly_and_at_the_end(ti
     meter = timed(time, [1] * 30)
     published = []
     for _ in meter:
-        published.append(reported().figures.batch)
+        published.append(reported().figures.batches)
         time.go(PUBLISH_NS / MS / 4)
     assert sorted(set(published)) == [1, 5, 9, 13, 17, 21, 25, 29]
     figures = reported().figures
-    assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
+    assert (figures.epoch, figures.batches, figures.steps, figures.images) == (0, 30, 29, 240)
     assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * (MS + PUBLISH_NS // 4), 29 * MS, MS)
     assert figures.updated_ns == time.ns
     time.go(PUBLISH_NS / MS)
     for _ in meter:
         break
-    assert reported().figures[:2] == (1, 1)
+    assert reported().figures[:2] == (1, 31)
 
 
 def test_the_ends_of_short_epochs_do_not_publish_more_often(time: Time, own_page: object) -> None:

@@ -193,7 +193,7 @@ def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
         while len(seen) < 30 and time.monotonic() < end:
             for loader in (loader for page in telemetry.pages() for loader in page.loaders):
                 assert len(set(loader.figures)) == 1, loader.figures
-                seen.add((loader.serial, loader.figures.batch))
+                seen.add((loader.serial, loader.figures.batches))
         done.append(True)
 
     done: list[bool] = []

@@ -18,7 +18,7 @@ from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, un
 
 from iofast.errors import OptionError
 from iofast.monitor.findings import Bound, Cause, Interference, StallBounds
-from iofast.monitor.render import escape, wording
+from iofast.monitor.render import wording
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import SPANS, History, Timeline, figures
 from iofast.monitor.render.printed import JsonLines, PlainLines, to_json
@@ -36,17 +36,17 @@ def shows(text: str) -> bool:
 
 @given(texts)
 def test_plain_text_is_one_line_that_shows(text: str) -> None:
-    line = escape.plain(text)
+    line = wording.plain(text)
     assert shows(line)
     line.encode()  # no half of a character
-    assert len(escape.plain(text, 20)) <= 20
+    assert len(wording.plain(text, 20)) <= 20
     assert re.fullmatch(r'(?:[^"\\\n]|\\["\\])*', label(text)), "a label of Prometheus ends where it should"
 
 
 def test_harmless_text_stays() -> None:
-    assert escape.plain("train.py --data 'my images' Ünï 日本") == "train.py --data 'my images' Ünï 日本"
-    assert escape.plain("a\x1b[2J\n\u202e") == "a\\x1b[2J\\x0a\\u202e"
-    assert escape.plain("x" * 500)[-2:] == "x…"
+    assert wording.plain("train.py --data 'my images' Ünï 日本") == "train.py --data 'my images' Ünï 日本"
+    assert wording.plain("a\x1b[2J\n\u202e") == "a\\x1b[2J\\x0a\\u202e"
+    assert wording.plain("x" * 500)[-2:] == "x…"
 
 
 # --- figures, histories, words

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from iofast.monitor.findings import Bound
 from iofast.monitor.render import wording
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Figures, History, Moment
+from iofast.monitor.render.wording import plain
 
 Lines = list[Text]
 WIDTH = 120  # columns where there is no screen

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 from iofast.monitor.findings import Bound, Cause
 from iofast.monitor.render import wording
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
+from iofast.monitor.render.wording import plain
 
 EVERY_S = 30.0  # between lines about a job whose verdict does not change
 SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
