@@ -261,13 +261,13 @@ def cores(value: float | None, system: SystemFigures) -> str:
 
 
 def summary(moment: Moment) -> str:
-    """One line: job, verdict, stall, tier, best advice."""
+    """One line: job, verdict, stall or the reason of its absence, tier, best advice."""
     verdict = moment.verdict
     parts = [name(moment.job, 40), headline(verdict)]
-    if verdict.stall is not None:
-        parts.append(stall_text(verdict.stall))
-    elif verdict.reason:
+    if verdict.reason and (verdict.stall is None or not verdict.bound.sure):
         parts.append(plain(verdict.reason))
+    elif verdict.stall is not None:
+        parts.append(stall_text(verdict.stall))
     parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
         parts.append("; ".join(change(verdict.advice[0])) or plain(verdict.advice[0].text))
