@@ -226,7 +226,6 @@ def test_peers(proc: ProcFolder) -> None:
     proc.end(20)
     peers.look()
     assert peers.take() == {2: 0.0}
-    peers.close()
     assert Peers(Job(10, 100, "python train.py")).take() == {}
 
 

@@ -52,7 +52,6 @@ def test_a_real_thread(doing: Doing) -> None:
             time.sleep(0.002)
             probe.look()
         looks, (main,), threads = probe.take(1.0)
-        probe.close()
     assert looks.shares[doing] > 0.5
     assert sum(looks.shares.values()) == pytest.approx(1)
     assert (main.role, main.pid, threads) == ("main", process.pid, ())
@@ -176,7 +175,7 @@ def test_files_are_closed(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     probe.look()
     probe.take(1.0)
-    probe.close()
+    del probe
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -204,15 +204,6 @@ class ProcProbe:
             ran, waited = (min(seconds, max(0.0, now - then)) for now, then in zip(after, before, strict=True))
         return Looks(main.doings.total(), shares(main.doings), ran, waited)
 
-    def close(self) -> None:
-        """Close the files."""
-        for each in (self._main, *self._kin.values(), *self._ended):
-            each.close()
-            each.thread.close()
-        for _, thread in self._threads.values():
-            thread.close()
-        self._kin, self._ended, self._threads, self._in_turn = {}, [], {}, []
-
 
 def _more(io: dict[bytes, int] | None, before: dict[bytes, int] | None, name: bytes) -> int | None:
     if io is None or before is None or name not in io:

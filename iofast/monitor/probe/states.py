@@ -125,7 +125,7 @@ def doing_by_function(function: str) -> Doing:
 
 
 class ProcFiles:
-    """Files of one folder in /proc. Each is opened by its first read and stays open."""
+    """Files of one folder in /proc. Each is opened by its first read and stays open as long as this object lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -143,12 +143,9 @@ class ProcFiles:
             raise Gone
         return raw
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Thread(ProcFiles):

@@ -136,7 +136,7 @@ def _verdict(moment: Moment, width: int, most: int | None) -> Lines:
     badge.append(f"  {severity}", style)
     badge.append("  the program has ended" if moment.ended else "", "bold")
     figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), wording.beside(verdict))))
-    lines = [badge, Text(figures, "" if verdict.bound.sure else "dim")]
+    lines = [badge, *([Text(figures, "" if verdict.bound.sure else "dim")] if figures else [])]
     lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:most]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 

@@ -116,9 +116,9 @@ def bounds(low: float | None, high: float | None) -> str:
 
 
 def stall_text(stall: StallBounds | None) -> str:
-    """The stall with its bounds and its kind."""
+    """The stall with its bounds and its kind; "" if it is unknown."""
     if stall is None:
-        return "stall not known"
+        return ""
     if stall.host_wait:
         return f"host wait {bounds(stall.low, stall.high)} of training time (no device to see)"
     return f"stall {bounds(stall.low, stall.high)} of training time"
