@@ -45,7 +45,7 @@ def test_plain_text_is_one_line_that_shows(text: str) -> None:
 
 def test_harmless_text_stays() -> None:
     assert wording.plain("train.py --data 'my images' Ünï 日本") == "train.py --data 'my images' Ünï 日本"
-    assert wording.plain("a\x1b[2J\n\u202e") == "a\\x1b[2J\\x0a\\u202e"
+    assert wording.plain("a\x1b[2J\n\u202e") == "a\\x1b[2J\\n\\u202e"
     assert wording.plain("x" * 500)[-2:] == "x…"
 
 

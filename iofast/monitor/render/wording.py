@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from iofast import errors
 from iofast.monitor.findings import Advice, Bound, Cause, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.limits import step_phases
 from iofast.monitor.render.moment import Moment, Span
@@ -53,26 +53,11 @@ _STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 LONGEST = 400  # characters; longer text is cut
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, surrogates, unassigned
-_MARKS = frozenset({"Mn", "Me"})
-_MARKS_IN_A_ROW = 2  # more combining marks than any script needs would draw over the lines above
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    r"""`text` on one line of at most `longest` characters, with invisible characters written out (\x1b, \u202e)."""
-    if text.isascii() and text.isprintable():  # the usual case: a screen has forty texts per second
-        return text if len(text) <= longest else text[: longest - 1] + "…"
-    shown: list[str] = []
-    marks = 0
-    for character in text[: longest + 1]:
-        category = unicodedata.category(character)
-        marks = marks + 1 if category in _MARKS else 0
-        code = ord(character)
-        if category in _HIDDEN or marks > _MARKS_IN_A_ROW:
-            shown.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-        else:
-            shown.append(" " if category == "Zs" else character)
-    line = "".join(shown)
+    r"""`text` on one line of at most `longest` characters, with unprintable ones escaped (\x1b, \u202e)."""
+    line = errors.plain(text[: longest + 1])
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
