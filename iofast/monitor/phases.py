@@ -96,8 +96,8 @@ def _warm(
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    starting = _before_workers(snapshots, sets, found)
-    return count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else starting
+    starting = max(_before_workers(snapshots, sets, found), _imports(snapshots, found, thresholds))
+    return max(starting, count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else 0)
 
 
 def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
@@ -110,3 +110,15 @@ def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], fo
         return 0
     training = [at for at in range(first, len(sets)) if found[at] is Phase.TRAINING]
     return first if len(training) >= _STAY and all(sets[at] for at in training) else 0
+
+
+def _imports(snapshots: Sequence[Snapshot], found: Sequence[Phase], thresholds: Thresholds) -> int:
+    """Number of intervals up to the last stacks of imports, before anything trains: most intervals have no stacks."""
+    count = 0
+    for at, one in enumerate(snapshots):
+        idle, looked = idle_of(one), one.stacks is not None and one.stacks.looks > 0
+        works = workers_of(one) or any(loader.batches for loader in one.loaders)
+        if works or (idle is not None and idle < thresholds.half) or (looked and found[at] is not Phase.WARM_UP):
+            break
+        count = at + 1 if looked else count
+    return count

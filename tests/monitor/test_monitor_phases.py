@@ -53,6 +53,9 @@ SLOW = training(3, doing=BUSY, idle=0.95)
 HALTED = snapshot(BUSY, 1.0, processes=(replace(MAIN, states={"T": 0.9}),))
 ASKED = replace(LOADER, batches=0)
 FED = busy(8, **of_workers(1))
+HOST_ALONE = training(3, doing=BUSY, idle=None, **ALONE)
+IMPORTS = [replace(HOST_ALONE[0], stacks=stacks({Frame.COMPILE: 1.0})), *HOST_ALONE]
+COMPUTES = [replace(one, stacks=stacks({Frame.FORWARD: 1.0})) for one in HOST_ALONE]
 INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
     "compiles": ([*busy(4), seen(Frame.COMPILE), *busy(4)], "TTTTwTTTT"),
     "saves": ([*busy(4), seen(Frame.CHECKPOINT), *busy(4)], "TTTTcTTTT"),
@@ -72,6 +75,8 @@ INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
     "slow all the time": ([*SLOW, *SLOW, *SLOW, *SLOW], "TTTTTTTTTTTT"),
     "no workers yet": ([*busy(2, **ALONE), *busy(8)], "wwTTTTTTTT"),
     "no batch yet": ([*busy(2, loaders=(ASKED,)), *busy(8, loaders=(LOADER,))], "wwTTTTTTTT"),
+    "imports, of which few intervals have stacks": ([*IMPORTS, *IMPORTS, IMPORTS[0], *COMPUTES], "w" * 9 + "TTT"),
+    "a compilation after computing": ([*COMPUTES, *IMPORTS], "TTTwTTT"),
     # imports of 40 s on a busy machine looked like a training that computes, and `--once` said compute-bound
     "imports longer than what follows": ([*busy(40, **ALONE), *FED], "w" * 40 + "T" * 8),
     "too few to know": ([*busy(40, **ALONE), *busy(2)], "T" * 42),
