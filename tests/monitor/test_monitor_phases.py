@@ -23,7 +23,6 @@ from iofast.monitor.render.printed import to_json
 from iofast.monitor.render.wording import explanation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
 from iofast.monitor.sums import Ledger, RunSums
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.verdict import classify
 
 LETTERS = {
@@ -88,12 +87,12 @@ INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
 @pytest.mark.parametrize("name", INTERVALS)
 def test_phases_of_intervals(name: str) -> None:
     snapshots, expected = INTERVALS[name]
-    assert "".join(LETTERS[phase] for phase in phases(snapshots, THRESHOLDS)) == expected
+    assert "".join(LETTERS[phase] for phase in phases(snapshots)) == expected
 
 
 def test_seconds_add_up_and_only_training_counts() -> None:
     snapshots = [*busy(40), *[seen(Frame.VALIDATION)] * 10, *busy(10)]
-    spent = seconds_by_phase(snapshots, phases(snapshots, THRESHOLDS))
+    spent = seconds_by_phase(snapshots, phases(snapshots))
     assert spent == {Phase.TRAINING: pytest.approx(50), Phase.VALIDATION: pytest.approx(10)}
     verdict = classify(snapshots)
     assert verdict.bound is Bound.COMPUTE

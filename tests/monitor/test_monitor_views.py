@@ -220,7 +220,7 @@ def test_prometheus_is_served() -> None:
 
 def test_a_line_when_it_changes_and_now_and_then() -> None:
     out = io.StringIO()
-    lines = PlainLines(out, every=30)
+    lines = PlainLines(out)
     lines.waiting("nobody; waiting")
     lines.waiting("nobody; waiting")
     for seconds in range(1, 70, 3):
