@@ -185,7 +185,8 @@ def _worker_processes(training: Training) -> Found:
     # A worker may be out of work while it is watched; stacks then show what it does otherwise.
     on_cpu = workers.busy >= thresholds.half or training.throttled >= thresholds.bound
     queued = workers.runnable or 0.0
-    on_cpu |= training.taken is not None and queued >= thresholds.part and queued > workers.cpu
+    taken = training.taken is not None and queued >= thresholds.part and queued > workers.cpu
+    on_cpu |= taken and queued >= 0.5 * (1.0 - workers.busy)  # a worker that sleeps for longer waits for its storage
     if on_cpu or (computing >= max(thresholds.work, read) and workers.cpu >= thresholds.part):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)

@@ -45,6 +45,8 @@ CASES: dict[str, tuple[dict[str, Any], Cause | None, str]] = {
     "other programs have them": ({**busy(0.1, runnable_s=0.8), "system": SHARED}, Cause.TAKEN, ""),
     "other programs have them, and workers sleep as well": ({**busy(0.05, runnable_s=0.4), "system": SHARED},
      Cause.TAKEN, ""),
+    "other programs have them, and workers wait longer for storage": ({**busy(0.02, runnable_s=0.25), "system": SHARED},
+     Cause.STORAGE, "worker_asleep"),
     "other programs have them, and workers wait for storage": ({**busy(0.15, runnable_s=0.1), "system": SHARED},
      Cause.STORAGE, "worker_asleep"),
     "other programs use a few": ({**busy(), "system": replace(FULL, other_cores=1.0)}, Cause.CPU, "idle_cores"),
