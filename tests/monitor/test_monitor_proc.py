@@ -62,7 +62,19 @@ def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
     proc.process(10)
     probe = ProcProbe(job(10))
     assert probe.look() is Doing.UNSEEN
+    probe.take(1.0)
     assert "wchan" in probe.notes["wchan"]
+
+
+def test_a_thread_that_wakes_up_under_the_look(proc: ProcFolder) -> None:
+    """Its state is S, and the kernel, which tells functions otherwise, names none."""
+    proc.process(10)
+    probe = ProcProbe(job(10))
+    for wchan, doing in (("futex_do_wait", Doing.FUTEX), ("0", Doing.RUNNING)):
+        proc.state(10, "S", wchan)
+        assert probe.look() is doing
+    probe.take(1.0)
+    assert probe.notes == {}
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ class Thread(ProcFiles):
         self._cpu_s = 0.0 if new else parse_stat(self._stat).cpu_s
         self.states: Counter[str] = Counter()
         self.doings: Counter[Doing] = Counter()
+        self.told = False  # whether the kernel ever said what it sleeps in
 
     def state(self) -> str:
         """Look once: return the letter of its state. Raises Gone."""
@@ -179,9 +180,11 @@ class Thread(ProcFiles):
         with contextlib.suppress(OSError):  # not allowed, or no descriptor left
             function = self.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
+                self.told = True
                 return doing_by_function(function)
-        woke_up = parse_stat(self.read("stat")).state == "R"  # between the two files
-        return Doing.RUNNING if woke_up else Doing.UNSEEN
+        # It woke up between the two files, or was about to sleep.
+        awake = self.told or parse_stat(self.read("stat")).state == "R"
+        return Doing.RUNNING if awake else Doing.UNSEEN
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
         """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""
