@@ -178,7 +178,7 @@ def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
         return "nothing could be seen of the training thread"
     # Wide bounds say nothing about the stall; a device that never idles says enough all the same.
     if stall.width > thresholds.max_width and stall.low < thresholds.bound:
-        more = "" if training.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
+        more = "" if case.every.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
         return f"the stall is somewhere between {stall.low:.0%} and {stall.high:.0%}{more}"
     return None
 
