@@ -66,16 +66,6 @@ class Delivery:
         """The threads that make batches, then the one that finishes them on the device, if there is one."""
         return [self.made] if self._ahead is None else [self.made, self._ahead]
 
-    @property
-    def ready(self) -> int:
-        """Batches that wait for the consumer, here and on the device."""
-        return sum(each.ready for each in self.threads)
-
-    @property
-    def depth(self) -> int:
-        """Batches that may be in the making or waiting."""
-        return sum(each.depth for each in self.threads)
-
     def __next__(self) -> Any:
         """The next batch, for `hand_over`."""
         streams, marks = self._streams, self._consumer.marks

@@ -348,7 +348,6 @@ class FastLoader(Iterable[_BatchT]):
             while True:
                 timing.waiting()
                 begun = monotonic_ns()
-                self._stages.queue.observe(delivery.ready, delivery.depth)
                 if (issued := next(delivery, None)) is None:
                     return
                 timing.arrived()
