@@ -17,7 +17,7 @@ from iofast.loader.canvas import Images, one_channel, padded
 from iofast.loader.finishing import finished, made_there
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
-from iofast.loader.unmade import Unmade
+from iofast.loader.there import Unmade
 from iofast.transforms.mixing import Mix
 from iofast.work import Work
 
@@ -70,6 +70,7 @@ def finish(
     """
     if "image" not in spec.collates and not spec.pipeline.views:
         if isinstance(images, Unmade):
+            assert bus is not None  # only a device makes images
             images = images.made(spec, work, bus)
         elif isinstance(images, torch.Tensor) and not spec.finishes:  # else the kernel has finished them
             images = _apply(spec, images, work, memory, bus)

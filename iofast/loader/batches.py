@@ -18,7 +18,7 @@ from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.pixels import Pixels
 from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
 from iofast.loader.samples import Samples
-from iofast.loader.there import There
+from iofast.loader.there import SentJpegs
 from iofast.prefetch import PrefetchJob
 from iofast.work import Work
 
@@ -83,7 +83,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         if (trace := self._contexts.trace) is not None:
             trace.add("values", (self._epoch, self._batch), begun, monotonic_ns())
         pixels = samples.pixels
-        if pixels is None or not isinstance(pixels.canvas, There):
+        if pixels is None or not isinstance(pixels.canvas, SentJpegs):
             return made
         self._contexts.on_device += len(samples.plan) - len(pixels.canvas.given)
         return made._replace(redo=partial(self._redone, samples, pixels, made.failures))

@@ -39,6 +39,10 @@ class Canvas(ABC):
     def __init__(self, plan: SamplePlan) -> None:
         self.plan = plan
 
+    def to_read(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of `rows` whose payloads must be read."""
+        return rows
+
     @abstractmethod
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """Decode rows and return their status, int32."""

@@ -23,7 +23,7 @@ from iofast.loader.batches import BatchJob, FinishedBatch, mapped
 from iofast.loader.loader_stats import Contexts
 from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.spec import PAIR
-from iofast.loader.unmade import Unmade
+from iofast.loader.there import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
 from iofast.prefetch.auto import State, first
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -15,11 +17,11 @@ from iofast.batch_memory import BatchMemory
 from iofast.boxes import output_sizes
 from iofast.containers.changed import Rows, decode_again
 from iofast.kernel import Payloads
-from iofast.loader.canvas import Canvas, Images, Ragged, RowsToDecode, Uniform, size_of
+from iofast.loader.canvas import Canvas, Ragged, RowsToDecode, Uniform, size_of
 from iofast.loader.finishing import Storage, finish_of
 from iofast.loader.plan import SamplePlan
-from iofast.loader.resident import PlannedImages
-from iofast.loader.there import There
+from iofast.loader.resident import Resident
+from iofast.loader.there import KeptImages, SentJpegs
 from iofast.loader.views import Several
 from iofast.meter import Stages
 from iofast.work import no_work
@@ -31,7 +33,7 @@ class Pixels:
     """The images of a plan's samples; with `instead` they are to replace some of these.
 
     size    (height, width) of all; None if each has its own, or several views
-    canvas  where they are decoded; None if they are cut out of a dataset in device memory
+    canvas  where they are decoded
     finish  the pixel operations of all rows, if the kernel does them in the call that decodes
     """
 
@@ -44,50 +46,44 @@ class Pixels:
         if instead is not None and self.size is not None:
             others = np.flatnonzero(~plan.has_size(slice(None), self.size))
             plan.reasons |= dict.fromkeys(others.tolist(), OTHER_SIZE)
-        self._resident: PlannedImages | None = None
-        if resident is not None and self.size is not None:
-            # it has the plan's columns, so that its `take` serves both; what fails is known at once, for all rows
-            self._resident = PlannedImages(resident, plan.indices, plan.boxes, plan.flips, self.size)
-            plan.reasons = self._resident.reasons(plan.located, clip=spec.pipeline.pads) | plan.reasons
-        self.canvas = None if self._resident is not None else self._canvas(replacing=instead is not None)
+        if resident is not None:
+            plan.reasons = resident.reasons(plan.indices) | plan.reasons
+        self.canvas = self._canvas(replacing=instead is not None)
         self.finish = self._finish(np.arange(len(plan))) if spec.finishes else None
 
     def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
         """Decode rows [start, stop). Return the nanoseconds that reading and decoding took."""
-        plan, canvas = self.plan, self.canvas
-        if canvas is None:
+        plan, rows = self.plan, np.arange(start, stop)
+        finish = self.finish and self.finish._replace(work=self.finish.work.rows(slice(start, stop)))
+        if plan.parts.resident is not None and plan.parts.resident.files is None:
+            self._cut(plan.parts.resident, rows, finish)
+            return 0, 0
+        rows = self.canvas.to_read(rows)
+        if not len(rows):
             return 0, 0
         begun, read = monotonic_ns(), -context.read_ns
-        with self._spec.dataset.reader.payloads(plan.located, start, stop) as payloads:
+        with self._payloads(rows) as source:
             read += monotonic_ns() - begun  # opening files
-            finish = self.finish and self.finish._replace(work=self.finish.work.rows(slice(start, stop)))
-            rows = np.arange(start, stop)
-            source = self._checked(payloads, rows)
-            failed = self._settle(context, source, rows, canvas.decode(RowsToDecode(context, source, rows, finish)))
+            status = self.canvas.decode(RowsToDecode(context, source, rows, finish))
+            failed = self._settle(context, source, rows, status)
         read += context.read_ns
         # all bytes with the first slice: a sum for each slice takes longer than the other counts together
         nbytes = 0 if start else int(plan.located.length.sum())
         decoding = monotonic_ns() - begun - read
-        stages.read.add(stop - start, work_ns=read, nbytes=nbytes)
-        stages.decode.add(stop - start, work_ns=decoding, failed=failed)
+        stages.read.add(len(rows), work_ns=read, nbytes=nbytes)
+        stages.decode.add(len(rows), work_ns=decoding, failed=failed)
         return read, decoding
 
     def decode_rest(self, context: kernel.Context, rows: list[int]) -> None:
         """Decode on the CPU the rows that the device could not decode."""
-        step, located = self.plan.parts.resources.slice, self.plan.located
+        step = self.plan.parts.resources.slice
         for some in (np.array(rows[at : at + step], np.intp) for at in range(0, len(rows), step)):
-            with self._spec.dataset.reader.payloads(located.rows(some), 0, len(some)) as payloads:
-                source = self._checked(payloads, some)
+            with self._payloads(some) as source:
                 self._settle(context, source, some, self._again(context, source, some))
 
     def take(self, rows: NDArray[np.intp], other: Pixels, of: NDArray[np.intp]) -> None:
         """Replace `rows` by the rows `of` another."""
-        if self.canvas is not None and other.canvas is not None:
-            self.canvas.take(rows, other.canvas, of)
-
-    def images(self) -> Images:
-        """All of them; those of a dataset in device memory are yet to be cut out."""
-        return self._resident if self.canvas is None else self.canvas.images()
+        self.canvas.take(rows, other.canvas, of)
 
     def _canvas(self, *, replacing: bool) -> Canvas:
         spec, resources, plan = self._spec, self.plan.parts.resources, self.plan
@@ -100,8 +96,10 @@ class Pixels:
             return Several(plan, memory, storage)
         if self.size is None:
             return Ragged(plan, memory, storage)
+        if plan.parts.resident is not None and plan.parts.resident.files is not None:
+            return KeptImages(plan, self.size, plan.parts.resident)
         if not replacing and (tables := resources.decoding.tables) is not None:
-            return There(plan, self.size, memory, tables)
+            return SentJpegs(plan, self.size, memory, tables)
         return Uniform(plan, self.size, memory, storage)
 
     def _finish(self, rows: NDArray[np.intp]) -> kernel.Finish:
@@ -113,16 +111,28 @@ class Pixels:
             work = self.plan.work(rows, np.broadcast_to(sizes, (len(rows), 2)))
         return finish_of(pipeline.ops, work, self._spec.dtype)
 
-    def _checked(self, payloads: Payloads, rows: NDArray[np.intp]) -> Payloads:
-        """`payloads` of `rows`, without checksums if all of them have been compared already.
+    def _cut(self, resident: Resident, rows: NDArray[np.intp], finish: kernel.Finish | None) -> None:
+        """Cut `rows` out of a dataset in host memory."""
+        plan, source = self.plan, resident.payloads(self.plan.indices[rows])
+        context = kernel.Context(self._spec.decode)  # its images do not count as decoded
+        status = self.canvas.decode(RowsToDecode(context, source, rows, finish))
+        context.close()
+        for number in np.flatnonzero(status).tolist():
+            plan.reasons.setdefault(int(rows[number]), kernel.failure(int(status[number]), source, number))
+
+    @contextmanager
+    def _payloads(self, rows: NDArray[np.intp]) -> Iterator[Payloads]:
+        """The payloads of `rows`, without checksums if all of them have been compared already.
 
         Not without some of them: the kernel would need a call for each run of rows that are alike.
         """
-        compared, check = self.plan.parts.resources.compared, self._spec.options.check is not None
-        if not check or compared is None or payloads.indexed is None or self._spec.dataset.reader.index_is_stale:
-            return payloads.checked(check)
-        done = compared[self.plan.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
-        return payloads.checked(not done.all())
+        reader, check = self._spec.dataset.reader, self._spec.options.check is not None
+        compared = self.plan.parts.resources.compared
+        with reader.payloads(self.plan.located.rows(rows), 0, len(rows)) as payloads:
+            if check and compared is not None and payloads.indexed is not None and not reader.index_is_stale:
+                done = compared[self.plan.indices[rows]] & (payloads.indexed[:, 0] != kernel.Kind.ENCODED)
+                check = not done.all()
+            yield payloads.checked(check)
 
     def _settle(
         self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp], status: NDArray[np.int32]
@@ -142,7 +152,6 @@ class Pixels:
 
     def _again(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         finish = self._finish(rows) if self._spec.finishes else None
-        assert self.canvas is not None  # images in device memory are not decoded
         return self.canvas.decode_again(RowsToDecode(context, source, rows, finish))
 
     def _changed(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -151,4 +160,4 @@ class Pixels:
         In a batch whose size no transform fixes, images of another size stay failed.
         """
         self.plan.cut(rows)
-        return np.ones(len(rows), np.bool_) if self.canvas is None else self.canvas.fits(rows)
+        return self.canvas.fits(rows)

@@ -72,7 +72,7 @@ class Samples:
 
     def images(self) -> Any:
         """The images of all rows; None if the dataset's fields have none."""
-        return None if self.pixels is None else self.pixels.images()
+        return None if self.pixels is None else self.pixels.canvas.images()
 
     def values(self, name: str, rows: NDArray[np.intp] | None = None) -> list[Any]:
         """One field of some samples (None = all), sample by sample."""
