@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,16 +48,11 @@ class Canvas(ABC):
         """Decode rows and return their status, int32."""
 
     def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """Decode rows that were decoded before, perhaps by other boxes."""
+        """Decode rows that were decoded before, perhaps other samples or by other boxes."""
         return self.decode(wanted)
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether each of `rows`, whose boxes have changed, can be decoded again."""
-        return np.ones(len(rows), np.bool_)
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        """Replace `rows` by the rows `of` another canvas, which was made for that."""
+    def renew(self, rows: NDArray[np.intp]) -> None:  # noqa: B027  images of one size need nothing
+        """Prepare `rows`, whose samples or boxes have changed, for `decode_again`."""
 
     @abstractmethod
     def images(self) -> Images:
@@ -69,7 +64,6 @@ class Uniform(Canvas):
 
     def __init__(self, plan: SamplePlan, size: tuple[int, int], memory: BatchMemory, storage: Storage) -> None:
         super().__init__(plan)
-        self._size = size
         self._images = empty(memory, (len(plan), 3, *size), *storage)
         self._out = rows_of(self._images)
 
@@ -78,20 +72,8 @@ class Uniform(Canvas):
         boxes, flips = self.plan.boxes[rows], self.plan.flips[rows]
         return kernel.decode_into(context, source, boxes, flips, self._out, rows, finish)
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, if a transform makes images one size."""
-        return self.plan.has_size(rows, self._size)
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        self._out[rows] = other._out[of]
-
     def images(self) -> torch.Tensor:
         return self._images
-
-    def row(self, row: int) -> NDArray[Any]:
-        """(height, width, 3), a view."""
-        out: NDArray[Any] = self._out[row]
-        return out
 
 
 class Ragged(Canvas):
@@ -112,15 +94,10 @@ class Ragged(Canvas):
         kernel.decode_each(context, source, boxes, self.plan.flips[rows], outs, status, finish)
         return status
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, since a row whose size has changed gets new memory."""
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        """See `Canvas`: they get memory of their sizes."""
         for row, image in zip(rows.tolist(), self._allocated(self.plan.boxes[rows]), strict=True):
             self._images[row] = image
-        return super().fits(rows)
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._images[row] = other._images[source]
 
     def images(self) -> list[torch.Tensor]:
         return list(self._images)

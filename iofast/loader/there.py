@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.batch_memory import BatchMemory, rounded_up
-from iofast.loader.canvas import Canvas, RowsToDecode, Uniform
+from iofast.loader.canvas import Canvas, RowsToDecode
 from iofast.loader.decoding import Tables
 from iofast.loader.finishing import made_there
 from iofast.loader.plan import SamplePlan
@@ -94,12 +94,6 @@ class SentJpegs(There):
     def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         return super().decode(wanted)
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`: from a `Uniform`."""
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self.given[row] = cast(Uniform, other).row(source).copy()
-            self.files[row] = np.zeros(1, self.files.dtype)
-
 
 class KeptImages(There):
     """Images that are cut out of a dataset in the device's memory."""
@@ -107,19 +101,17 @@ class KeptImages(There):
     def __init__(self, plan: SamplePlan, size: tuple[int, int], resident: Resident) -> None:
         assert resident.files is not None
         super().__init__(plan, size, resident.files.take(plan.indices), resident.tables)
-        self.kept = (resident.data,)
+        self.kept, self._resident_files = (resident.data,), resident.files
 
     def to_read(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """See `Canvas`: those that the device cannot make."""
         refused = rows[self.placed(rows)[0]["refused"] != 0].tolist()
         return np.array([row for row in refused if row not in self.plan.reasons], np.intp)
 
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        self.files[rows] = other.files[of]
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        self.files[rows] = self._resident_files.take(self.plan.indices[rows])
+        for row in rows.tolist():
             self.given.pop(row, None)
-            if source in other.given:
-                self.given[row] = other.given[source]
 
 
 class Unmade:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -88,11 +88,10 @@ class Several(Canvas):
         draw, located = self.plan.draw(rows), self.plan.located
         return [Cut.of(view, draw, located.width[rows], located.height[rows]) for view in self._views]
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, with views drawn for their present sizes."""
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        """See `Canvas`: draw their views."""
         for cut, now in zip(self._cuts, self._cut(rows), strict=True):
             cut.put(rows, now)
-        return super().fits(rows)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         status = np.zeros(len(wanted.rows), np.int32)
@@ -132,10 +131,6 @@ class Several(Canvas):
                 torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
             )
             out[...] = rows_of(finished(images, ops, work, made))
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        for own, theirs in zip(self._outs, other._outs, strict=True):
-            own[:, rows] = theirs[:, of]
 
     def images(self) -> dict[str, Any]:
         """Name of a group -> (N, 3, H, W), or a list of `count` of them."""
