@@ -22,7 +22,7 @@ from iofast.kernel.contract import Payloads
 from iofast.loader.decoding import Tables, decodes_most, spread
 from iofast.loader.delivery import AHEAD
 from iofast.loader.finishing import Storage, made_there
-from iofast.loader.loader_stats import Contexts, Epoch, Tally
+from iofast.loader.loader_stats import Contexts, Tally
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
@@ -166,9 +166,8 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
         bar = open_bar(count, " images", "reading into device memory", delay=DELAY_S)
         ends.callback(bar.close)
         contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
-        epoch = Epoch(contexts)
-        tally.begin(epoch)
-        ends.callback(epoch.end)
+        tally.begin(contexts)
+        ends.callback(contexts.end)
         memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
         parts = Prefetch(
             lambda number: _Part(spec, contexts, memory, layout, ranges[number]),
@@ -177,7 +176,7 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
             depth=DEPTH,
         )
         ends.callback(parts.close)
-        epoch.made_by(parts)
+        contexts.made_by(parts)
         for part in parts:
             _put(streams, data, int(layout.offsets[part.samples[0]]), part.bytes)
             failed |= part.failed
