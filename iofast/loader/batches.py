@@ -9,11 +9,13 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import DecodeError
-from iofast.loader.assemble import Batch, arrays, assemble
+from iofast.loader.assemble import Batch, assemble
+from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.pixels import Pixels
 from iofast.loader.plan import BatchPlans, LoaderParts
@@ -150,7 +152,7 @@ def mapped(parts: LoaderParts, batch: Batch, epoch: int, number: int) -> Batch:
     """Batch `number` of an epoch as `output` asks for it, given to the user's `map_batch`, if there is one."""
     function, epochs = parts.spec.options.map_batch, parts.epochs
     if parts.spec.options.output == "numpy":
-        batch = arrays(batch)
+        batch = each_tensor(batch, torch.Tensor.numpy)  # the arrays share the tensors' memory
     if function is None:
         return batch
     position = int(epochs.drawn_at(epochs.schedule.positions(number)[0][:1])[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,13 +134,15 @@ def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
     return height, width
 
 
-def one_channel(images: Any) -> Any:
-    """The first of three equal channels, in memory of its own."""
-    if isinstance(images, torch.Tensor):
-        return images[..., :1, :, :].contiguous()
-    if isinstance(images, dict):
-        return {name: one_channel(own) for name, own in images.items()}
-    return [one_channel(each) for each in images]
+def each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """`value` with `function(tensor)` in place of each tensor, also in its lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: each_tensor(own, function) for name, own in value.items()}
+    if isinstance(value, list):
+        return [each_tensor(each, function) for each in value]
+    return tuple(each_tensor(each, function) for each in value) if type(value) is tuple else value
 
 
 def padded(
