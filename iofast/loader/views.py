@@ -20,7 +20,7 @@ from iofast.choices import Draw
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
 from iofast.loader.canvas import Canvas, RowsToDecode, laid_out
-from iofast.loader.finishing import TYPES, Storage, finish_of, finished, rows_of
+from iofast.loader.finishing import TYPES, Storage, finish_of, rows_of
 from iofast.loader.plan import SamplePlan
 from iofast.transforms.pipeline import View
 from iofast.work import Work, no_work
@@ -119,18 +119,13 @@ class Several(Canvas):
 
     def _make_views(self, view: View, work: Work, out: NDArray[Any], decode: Callable[..., None]) -> None:
         """Views of one size, into `out` (count, height, width, 3); `decode` takes the array to decode into."""
-        dtype, ops = self._dtype, view.pipeline.ops
-        if dtype == torch.uint8 and not view.pipeline.finishes:
+        if self._dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
-        elif dtype in TYPES:
-            decode(out, finish=finish_of(ops, work, dtype))
-        else:
-            plain = np.zeros(out.shape, np.uint8)
-            decode(plain)
-            images, made = (
-                torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
-            )
-            out[...] = rows_of(finished(images, ops, work, made))
+            return
+        stored = out if self._dtype in TYPES else np.zeros(out.shape, np.float32)
+        decode(stored, finish=finish_of(view.pipeline.ops, work, self._dtype))
+        if stored is not out:
+            out[...] = stored
 
     def images(self) -> dict[str, Any]:
         """Name of a group -> (N, 3, H, W), or a list of `count` of them."""
