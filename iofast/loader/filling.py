@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -45,61 +45,21 @@ _PER_PIXEL = 9  # bytes: coefficients and samples of 4:2:0, and RGBX
 _BEHIND = 2048  # bytes that damaged JPEGs may read
 
 
-class _Layout(NamedTuple):
-    """Where the images of all samples go: `sizes` (height, width), and where each begins and ends.
-
-    For `files` and `tables` see `Resident`.
-    """
-
-    located: Located
-    sizes: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    files: NDArray[np.void] | None = None
-    tables: Tables | None = None
-
-    @classmethod
-    def of(cls, located: Located, *, streams: bool, jpegs: bool) -> _Layout:
-        # at least one pixel: an image of unknown size fails, and the kernel reports why
-        sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
-        ends = np.cumsum(3 * sizes.prod(axis=1))
-        pixels = cls(located, sizes, np.concatenate(([0], ends[:-1])), ends)
-        if not streams:
-            return pixels
-        from iofast.gpu.jpegs import raw_files, room
-        from iofast.gpu.structs import FILE
-
-        if not jpegs:
-            return pixels._replace(files=raw_files(pixels.offsets, sizes))
-        places = room(located.length)
-        return cls(located, sizes, places[:-1], places[1:], np.zeros(len(sizes), FILE), Tables())
-
-    def parts(self) -> list[range]:
-        """Samples with no more than `PART` bytes together, or a single one that is larger."""
-        found, start = list[range](), 0
-        while start < len(self.ends):
-            stop = max(start + 1, int(np.searchsorted(self.ends, self.offsets[start] + PART, "right")))
-            found.append(range(start, stop))
-            start = stop
-        return found
-
-
 class _Part(PrefetchJob["_Part", range]):
-    """Some samples in memory of the host: their pixels, or records; and those that failed."""
+    """Some samples in memory of the host: their pixels, or records."""
 
     def __init__(
-        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, layout: _Layout, samples: range
+        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, resident: Resident, samples: range
     ) -> None:
         self._spec, self._contexts, self._memory, self.samples = spec, contexts, memory, samples
-        self._layout = layout
+        self._resident = resident
         rows = slice(samples.start, samples.stop)
-        self._located, self._sizes = layout.located.rows(rows), layout.sizes[rows]
-        self._ends = layout.ends[rows] - layout.offsets[samples.start]
-        self.failed: dict[int, str] = {}
+        self._located, self._sizes = resident.located.rows(rows), resident.sizes[rows]
+        self._offsets = resident.offsets[samples.start : samples.stop + 1] - resident.offsets[samples.start]
 
     def prepare(self) -> list[range]:
-        self.bytes = self._memory.take((int(self._ends[-1]),))
-        rows = len(self._ends)
+        self.bytes = self._memory.take((int(self._offsets[-1]),))
+        rows = len(self.samples)
         return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
 
     def run(self, number: int, part: range) -> None:
@@ -110,15 +70,15 @@ class _Part(PrefetchJob["_Part", range]):
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._spec.options.check is not None)
             status = np.zeros(len(part), np.int32)
-            if self._layout.tables is not None:
-                self._keep(context, source, part, self._layout.tables)
+            if self._resident.tables is not None:
+                self._keep(context, source, part, self._resident.tables)
             else:
                 decode, wanted = partial(self._decode, context), np.arange(part.start, part.stop)
                 status = decode(source, wanted)
                 again = Rows(self._spec.dataset.reader, located, wanted, source)
                 decode_again(again, status, decode, lambda rows: rows < 0)  # there is no room for changed images
             for row in np.flatnonzero(status).tolist():
-                self.failed[self.samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
+                self._resident.failed[self.samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
         stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
         failed = int(np.count_nonzero(status))
@@ -128,20 +88,19 @@ class _Part(PrefetchJob["_Part", range]):
         """Make the records of a slice's JPEGs. Rows without a record are decoded by the CPU, for each batch."""
         from iofast.gpu import jpegs
 
-        assert self._layout.files is not None
+        assert self._resident.files is not None
         first, status = self.samples.start, np.zeros(len(part), np.int32)
-        places = np.append(0, self._ends)[part.start : part.stop + 1]
-        files = self._layout.files[first + part.start : first + part.stop]
+        places = self._offsets[part.start : part.stop + 1]
+        files = self._resident.files[first + part.start : first + part.stop]
         jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, tables.array, files, status))
-        files["place"] += np.where(status == 0, self._layout.offsets[first], 0).astype(np.uint64)
+        files["place"] += np.where(status == 0, self._resident.offsets[first], 0).astype(np.uint64)
 
     def _decode(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """Decode whole images and return their status."""
         boxes, outs = whole(self._located.width[rows], self._located.height[rows]), []
         for row in rows.tolist():
-            height, width = self._sizes[row].tolist()
-            end = int(self._ends[row])
-            outs.append(self.bytes[end - 3 * height * width : end].view(height, width, 3).numpy())
+            start, stop = self._offsets[row : row + 2].tolist()
+            outs.append(self.bytes[start:stop].view(*self._sizes[row].tolist(), 3).numpy())
         status = np.zeros(len(rows), np.int32)
         kernel.decode_each(context, source, boxes, np.zeros(len(rows), np.uint8), outs, status)
         return status
@@ -159,18 +118,18 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
     located = spec.dataset.locate(np.arange(count))
     refresh(spec.dataset.reader, located)
     jpegs = streams is not None and _keeps_jpegs(spec, located)
-    layout = _Layout.of(located, streams=streams is not None, jpegs=jpegs)
-    data = _allocated(spec, streams, int(layout.ends[-1]) + _BEHIND, _working_bytes(spec, layout))
-    failed: dict[int, str] = {}
+    resident = Resident.of(located, on_gpu=streams is not None, jpegs=jpegs)
+    needed = int(resident.offsets[-1]) + _BEHIND
+    resident.data = data = _allocated(spec, streams, needed, _working_bytes(spec, resident))
     with ExitStack() as ends:
         bar = open_bar(count, " images", "reading into device memory", delay=DELAY_S)
         ends.callback(bar.close)
         contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
         tally.begin(contexts)
         ends.callback(contexts.end)
-        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
+        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), _parts(resident.offsets)
         parts = Prefetch(
-            lambda number: _Part(spec, contexts, memory, layout, ranges[number]),
+            lambda number: _Part(spec, contexts, memory, resident, ranges[number]),
             len(ranges),
             num_workers=resources.limits.max_workers,
             depth=DEPTH,
@@ -178,14 +137,23 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
         ends.callback(parts.close)
         contexts.made_by(parts)
         for part in parts:
-            _put(streams, data, int(layout.offsets[part.samples[0]]), part.bytes)
-            failed |= part.failed
+            _put(streams, data, int(resident.offsets[part.samples[0]]), part.bytes)
             bar.update(len(part.samples))
             del part  # the next one needs its memory
-    if streams is not None and layout.tables is not None:
-        _leave_damaged(streams, data, layout, layout.tables)
+    if streams is not None and jpegs:
+        _leave_damaged(streams, resident)
     resources.decoding.description = "on the device, which has the JPEGs" if jpegs else "on the CPU, once"
-    return Resident(data, layout.offsets, layout.sizes, located, failed, layout.files, layout.tables)
+    return resident
+
+
+def _parts(offsets: NDArray[np.int64]) -> list[range]:
+    """Samples with no more than `PART` bytes together, or a single one that is larger."""
+    found, start = list[range](), 0
+    while start < len(offsets) - 1:
+        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + PART, "right")) - 1)
+        found.append(range(start, stop))
+        start = stop
+    return found
 
 
 def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
@@ -197,18 +165,20 @@ def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 
 
-def _leave_damaged(transfer: Transfer, data: torch.Tensor, layout: _Layout, tables: Tables) -> None:
+def _leave_damaged(transfer: Transfer, resident: Resident) -> None:
     """Decode all JPEGs on the device once: those that it finds damaged are left to the CPU."""
     from iofast.gpu.structs import DAMAGED
 
-    files = layout.files
+    files, tables = resident.files, resident.tables
     assert files is not None
+    assert tables is not None
 
     def work(bus: Bus) -> None:
-        most = max(1, _MOST_CHECKED // int(layout.sizes.prod(axis=1).max()))
+        most = max(1, _MOST_CHECKED // int(resident.sizes.prod(axis=1).max()))
         for start in range(0, len(files), most):
             rows = np.arange(start, min(start + most, len(files)))
-            bad = _statuses(bus, layout.located.rows(rows), files[rows], (data, tables.codes(bus))) & DAMAGED != 0
+            memory = resident.data, tables.codes(bus)
+            bad = _statuses(bus, resident.located.rows(rows), files[rows], memory) & DAMAGED != 0
             files[rows[bad]] = np.zeros(1, files.dtype)
 
     transfer.issue(work)
@@ -232,17 +202,17 @@ def _statuses(
     return made_there(bus, images, (), None, Storage(torch.uint8, torch.channels_last)).status.cpu().numpy()
 
 
-def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
+def _working_bytes(spec: BatchSpec, resident: Resident) -> int:
     """Bytes to leave free: for two parts at first, and later for the batches that exist at a time and what they are
     made with."""
     options = spec.options
-    height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
+    height, width = spec.pipeline.size or resident.sizes.max(axis=0).tolist()
     batch = options.batch_size * 3 * height * width * spec.dtype.itemsize
     made_with = 0
-    if layout.tables is not None:
-        pixels = layout.sizes.prod(axis=1)
+    if resident.tables is not None:
+        pixels = resident.sizes.prod(axis=1)
         made_with = _PER_PIXEL * max(options.batch_size * int(pixels.mean()), min(_MOST_CHECKED, int(pixels.sum())))
-    return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch + made_with)
+    return int(2 * min(PART, int(resident.offsets[-1])) + (AHEAD + 2) * batch + made_with)
 
 
 def _allocated(spec: BatchSpec, streams: Transfer | None, nbytes: int, room: int) -> torch.Tensor:

@@ -6,8 +6,7 @@ other formats, the pixels are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,30 +17,46 @@ from iofast.kernel.contract import Kind, Payloads
 from iofast.loader.decoding import Tables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Resident:
-    """Every image of a dataset of n samples in one block of memory on a device.
+    """Every image of a dataset of n samples in one block of memory on a device, which `filling` fills.
 
-    data     uint8 (bytes,): upright pixels RGB, or records of JPEGs
-    offsets  int64 (n,): where each image begins; `sizes` int64 (n, 2): height and width
     located  the index's rows of all samples
-    failed   sample -> why it could not be decoded
+    sizes    int64 (n, 2): height and width
+    offsets  int64 (n + 1,): where each image begins, and the end
     files    FILE (n,): what a GPU has of each sample, zeros where the CPU decodes; None if `data` is in host memory
     tables   the JPEGs' Huffman tables; None if pixels are kept
+    failed   sample -> why it could not be decoded
+    data     uint8 (bytes,): upright pixels RGB, or records of JPEGs
     """
 
-    data: torch.Tensor
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
     located: Located
-    failed: Mapping[int, str]
-    files: NDArray[np.void] | None
-    tables: Tables | None
+    sizes: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    files: NDArray[np.void] | None = None
+    tables: Tables | None = None
+    failed: dict[int, str] = field(default_factory=dict)
+    data: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @classmethod
+    def of(cls, located: Located, *, on_gpu: bool, jpegs: bool) -> Resident:
+        """Where these samples will be; `data` is empty."""
+        # at least one pixel: an image of unknown size fails, and the kernel reports why
+        sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
+        offsets = np.append(0, np.cumsum(3 * sizes.prod(axis=1)))
+        if not on_gpu:
+            return cls(located, sizes, offsets)
+        from iofast.gpu.jpegs import raw_files, room
+        from iofast.gpu.structs import FILE
+
+        if not jpegs:
+            return cls(located, sizes, offsets, raw_files(offsets[:-1], sizes))
+        return cls(located, sizes, room(located.length), np.zeros(len(sizes), FILE), Tables())
 
     def payloads(self, indices: NDArray[np.int64]) -> Payloads:
         """The pixels of some samples in host memory."""
         sizes = self.sizes[indices]
-        addresses, lengths = self.data.data_ptr() + self.offsets[indices], 3 * sizes.prod(axis=1)
+        addresses, lengths = self.data.data_ptr() + self.offsets[:-1][indices], 3 * sizes.prod(axis=1)
         indexed = np.column_stack([np.full(len(indices), Kind.RGB), sizes[:, ::-1]])
         return Payloads.in_memory(addresses, lengths, np.ones(len(indices)), indexed)
 

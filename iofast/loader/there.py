@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from iofast.gpu import Bus
     from iofast.gpu.stages import Sizes
 
-Pixels = NDArray[np.uint8]
-
 
 class There(Canvas):
     """Images of one size that the device makes. Rows that it cannot make have pixels, decoded by the CPU.
@@ -40,7 +38,7 @@ class There(Canvas):
     def __init__(self, plan: SamplePlan, size: tuple[int, int], files: NDArray[np.void], tables: Tables | None) -> None:
         super().__init__(plan)
         self.size, self.files, self.tables = size, files, tables
-        self.given: dict[int, Pixels] = {}
+        self.given: dict[int, NDArray[np.uint8]] = {}
 
     def placed(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.void], Sizes]:
         """What the device is to make of `rows`, IMAGE (N,): those that it cannot make are `refused`."""
