@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from container_sets import in_shards
 from folder_images import few
+from packing_runs import digests
 from PIL import Image
 from test_pack_containers import NAMES
 from todays import todays
@@ -57,7 +58,7 @@ def test_a_disk_that_fills(images: Path, tmp_path: Path, name: str, faults: Path
         assert ended.stderr.count("\n") == 1
         assert not _packs.there(folder / name)
     case.finish(folder)
-    case.check(folder, _packs.digests(whole), name)
+    case.check(folder, digests(whole), name)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,6 @@ from iofast import FastDataset, FastLoader, kernel, open_writer, pack
 from iofast import transforms as T
 from iofast.kernel import Payloads
 from iofast.loader.batches import BatchJob
-from iofast.prefetch.auto import Auto, Limits
-from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools import sample_photographs
 from tools.torture import Failed
 from tools.torture._memory import HEADER, watched
@@ -39,7 +37,6 @@ CYCLES = 10_000  # of each container
 FAULTS = 2_000  # of each kind
 SLOW_EPOCHS = 200
 CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
-RESULTS = 100_000  # of a Prefetch that changes all the time
 EPOCHS, WARM = 200, 20
 FAILURES = 100_000  # images
 QUIET_S = 120  # a busy machine stalls for seconds
@@ -57,7 +54,6 @@ def run() -> list[str]:
             "a slow disk, a slow consumer": _slow(packed),
             "1 % corrupt, replaced": _corrupt(broken, "replace"),
             "1 % corrupt, left out": _corrupt(broken, "drop"),
-            "threads and depth that change": _changing(),
             "epochs, 64 a batch, 224 x 224, float32": _epochs(Path(name)),
             "failed decodes in the kernel": _failures(),
         }
@@ -190,36 +186,6 @@ def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterat
         if len(first) != 10 or len(set(noted)) != len(noted) or counted != len(noted):
             raise Failed(f"epoch {epoch}: {counted} errors counted, {len(noted)} noted, of {len(first)} positions")
         yield 1
-
-
-class _Number(PrefetchJob[int, int]):
-    def __init__(self, number: int) -> None:
-        self.number, self.parts = number, [0] * (number % 4)
-
-    def prepare(self) -> list[int]:
-        return list(range(len(self.parts)))
-
-    def run(self, _: int, part: int) -> None:
-        self.parts[part] = 1
-
-    def finish(self) -> int:
-        return self.number if all(self.parts) else -1
-
-
-def _changing() -> Iterator[int]:
-    """Random changes, and those of `Auto`: every result comes once, in order."""
-    chance = random.Random(3)
-    made = Prefetch(_Number, RESULTS, num_workers=2, depth=3)
-    auto = Auto(made, Limits(max_workers=8, max_depth=16, slices=4))
-    for number, result in enumerate(made):
-        if result != number:
-            raise Failed(f"result {number} was {result}")
-        if chance.random() < 0.02:
-            made.resize(chance.randrange(1, 9), chance.randrange(1, 17))
-        auto.watch()
-        yield 1
-    if number != RESULTS - 1:
-        raise Failed(f"the end came after result {number} of {RESULTS}")
 
 
 def _epochs(folder: Path) -> Iterator[int]:
