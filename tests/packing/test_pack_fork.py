@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import forked
 import pytest
 from folder_images import few
 
-from iofast.packing.child import Child, can_fork, start_worker
+from iofast.packing.child import can_fork
 from iofast.packing.pool import WorkerPool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are always new processes")
@@ -110,24 +109,3 @@ def test_a_parent_without_standard_streams(tmp_path: Path) -> None:
     source = few(tmp_path / "images", good=3)
     command = [sys.executable, "-m", "iofast", "pack", str(source), str(tmp_path / "a.lmdb"), "--workers=2", "--quiet"]
     subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], timeout=120, check=True, env=ALONE)
-
-
-def child(program: str) -> Child:
-    """A child of this process, not forked, because pytest has threads."""
-    return start_worker((sys.executable, "-c", program))
-
-
-@pytest.mark.parametrize("code", [0, 7, -signal.SIGSEGV])
-def test_exit_status(code: int) -> None:
-    process = child(f"import os; os.kill(os.getpid(), {-code}) if {code} < 0 else os._exit({code})")
-    assert process.wait() == process.wait(1) == code
-    process.kill()
-    process.close()
-
-
-def test_wait_ends_after_its_timeout() -> None:
-    process = child("import time; time.sleep(60)")
-    assert process.wait(0.01) is None
-    process.kill()
-    assert process.wait(60) == -signal.SIGKILL
-    process.close()
