@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import forked
 import pytest
 from folder_images import few
 
-from iofast.packing.child import can_fork
+from iofast.packing.child import can_fork, start_worker
 from iofast.packing.pool import WorkerPool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are always new processes")
@@ -109,3 +110,11 @@ def test_a_parent_without_standard_streams(tmp_path: Path) -> None:
     source = few(tmp_path / "images", good=3)
     command = [sys.executable, "-m", "iofast", "pack", str(source), str(tmp_path / "a.lmdb"), "--workers=2", "--quiet"]
     subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], timeout=120, check=True, env=ALONE)
+
+
+def test_wait_ends_after_its_timeout() -> None:
+    process = start_worker((sys.executable, "-c", "import time; time.sleep(60)"))
+    assert process.wait(0.01) is None
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    process.close()

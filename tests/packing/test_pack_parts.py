@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from container_sets import SUFFIXES
@@ -184,6 +184,24 @@ def test_a_folder_is_not_packed_in_parts(images: Path, tmp_path: Path, options: 
     with pytest.raises(OptionError, match=words):
         pack(images, f"{tmp_path}/out/", **{"workers": 2, **options})
     assert not os.listdir(tmp_path)
+
+
+def test_stopped_while_joining(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first shard has its final name; more in `make torture PART=parts`."""
+
+    def stop(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    (one, other), options = both(tmp_path, "t.tar"), options_of("t.tar")
+    pack(images, one, **options)
+    for number in range(1, PARTS + 1):
+        pack(images, other, part=f"{number}/{PARTS}", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pack(images, other, finish=True, **options)
+    pack(images, other, finish=True, **options)
+    assert digests(other.parent, "t") == digests(one.parent, "t")
 
 
 def slurm(task: int, tasks: range) -> dict[str, str]:

@@ -117,6 +117,17 @@ def test_a_dataset_gives_the_images_that_are_there(root: Path, batched: bool) ->
     assert again.reader.changed == 0
 
 
+def test_a_folder_beside_a_container(root: Path, fresh: Path, tmp_path: Path) -> None:
+    assert main(["pack", str(root), str(tmp_path / "packed.lmdb"), "--max-errors", "100%", "--quiet"]) == 3
+    joined = FastDataset([tmp_path / "packed.lmdb", root])
+    write(root, after)
+    expected = FastDataset([tmp_path / "packed.lmdb", fresh])
+    assert digest(FastLoader(joined, 8, **TRANSFORMS["training"])) == digest(
+        FastLoader(expected, 8, **TRANSFORMS["training"])
+    )
+    assert (joined.reader.changed, expected.reader.changed) == (len(CHANGED), 0)
+
+
 def test_images_as_they_are_stored(root: Path) -> None:
     dataset = FastDataset(root, orientation="ignore")
     order = numbers(dataset)
