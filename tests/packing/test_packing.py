@@ -19,6 +19,7 @@ from iofast.cli import main
 from iofast.commands.pack import summary
 from iofast.containers.lmdb import LmdbReader
 from iofast.errors import ContainerError, OptionError, SourceError, TargetError
+from iofast.kernel import contract
 from iofast.packing import PackOptions, PackReport, pack
 
 ORIENTATION = 0x0112
@@ -249,6 +250,13 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(SourceError):
             pack(tmp_path / name, tmp_path / "out.lmdb")
     assert os.listdir(tmp_path) == ["empty"]
+
+
+def test_defaults_are_the_kernels() -> None:
+    assert (PackOptions().max_pixels, PackOptions().max_memory) == (contract.MAX_PIXELS, contract.MAX_MEMORY)
+    recipe, usual = contract.TranscodeRecipe(), PackOptions(resize=256).recipe()
+    for name in ("filter", "quality", "subsampling", "reducing_gap"):
+        assert getattr(recipe, name) == getattr(usual, name), name
 
 
 def test_the_command_line_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
