@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from altered_index import alter
-from lmdb_containers import expected, read_all, sample, samples, sections, write
+from lmdb_containers import expected, sample, samples, sections, write
 from tar_sets import build, contents
 
 from iofast import open_reader, open_writer
@@ -94,19 +94,6 @@ def test_a_target_that_is_taken(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with ShardTarget(tmp_path / "x.tar", ".tar") as target:
         target.discard()
-
-
-def test_overwriting_removes_what_the_old_manifest_names(tmp_path: Path) -> None:
-    build(tmp_path / "x.tar", [sample(i, 3000) for i in range(200)])
-    assert len(contents(tmp_path)) > 5
-    new = [sample(i, 500) for i in range(20)]
-    with ShardTarget(tmp_path / "x.tar", ".tar", overwrite=True) as target:
-        writer = TarWriter(target.partial, "x.tar", Description(), 8)
-        write(writer, new)
-        writer.finish()
-        target.publish(writer.files)
-    assert sorted(contents(tmp_path)) == ["x-000000.tar", "x.tar.index", "x.tar.manifest"]
-    assert read_all(TarReader(tmp_path / "x.tar")) == expected(new)  # type: ignore[arg-type]
 
 
 def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:

@@ -19,9 +19,7 @@ from iofast.errors import (
     ContainerError,
     DecodeError,
     IofastError,
-    OptionError,
     SourceError,
-    TargetError,
     UnfinishedError,
 )
 
@@ -140,16 +138,6 @@ def test_without_a_with_block(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "other.lmdb")
     writer.abort()
     assert os.listdir(tmp_path) == ["out.lmdb"]
-
-
-def test_targets_that_are_refused(tmp_path: Path) -> None:
-    write_one(tmp_path / "out.lmdb", {"txt": "x"})
-    with pytest.raises(TargetError, match="exists already"):
-        open_writer(tmp_path / "out.lmdb")
-    with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another run of iofast"):
-        open_writer(tmp_path / "new.lmdb")
-    with pytest.raises(OptionError, match=r"the suffix of .* does not say what to make: expected \.lmdb, .* found "):
-        open_writer(tmp_path / "x.zip")
 
 
 def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:

@@ -132,13 +132,6 @@ def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
     assert source.notes == ("files that are no images left out: 2 without a suffix (a/knot, b/to/knot)",)
 
 
-def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
-    source = scan(make(tmp_path, [b"caf\xe9/\xff.jpg", "b/1.jpg"]))
-    assert source.classes == ("b", "caf\\xe9")
-    assert source.path(1) == b"caf\xe9/\xff.jpg"
-    assert os.path.exists(source.file(1))
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
