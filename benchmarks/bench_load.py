@@ -2,10 +2,11 @@
 
 python -m benchmarks.bench_load [--part load|cold|recipes ...] [--photos FOLDER] [--rounds N]
 
-    load      FastLoader to uint8 batches of 224 x 224 from the container, plain files and originals, beside limits:
-              libjpeg-turbo alone, the resampler alone, Python. Other loaders are in `benchmarks.rivals`
+    load      FastLoader to uint8 batches of 224 x 224 from the container, plain files (JPEG, PNG, WebP, AVIF) and
+              originals, beside DataLoaders with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo
+              alone, the resampler alone, Python
     cold      what is not in the page cache, from a slow disk and from the disk as it is
-    recipes   what augmentation costs, and one operation beside other libraries'
+    recipes   what augmentation costs, beside torchvision v2, and each operation alone
 
 Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders run in turn. Plain files hold the same
 coefficients as the container's, without markers and with the standard Huffman tables.
@@ -28,7 +29,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import measure
-from benchmarks.photographs import files_in, link, pack, payload_lengths, unpacked
+from benchmarks.photographs import files_in, link, pack, payload_lengths, place, unpacked
 from iofast import FastDataset, FastLoader, kernel, open_writer
 from iofast import transforms as T
 from iofast.bench import BUFFER, BenchOptions, FirstImages
@@ -39,12 +40,14 @@ BATCH, WORKERS = 256, 2
 EPOCH = 5_000  # images: long enough for start-up to vanish, short enough for many rounds
 MANY = 40_000  # records where nothing is decoded: an epoch of a quarter of a second
 RESAMPLED = 2_048  # raw images held in memory: half a gigabyte, more than any cache
+COPIED = 1_500  # of the packed photographs, as files of other formats
 ORIGINALS = 1_500  # of the original photographs, which take five times as long
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 CENTRE = [T.Resize(256), T.CenterCrop(224)]
 OURS, LIMIT = "FastLoader, LMDB", "limit: full decode only"
 ORIGINAL_LIMIT = "limit of the originals"
 RESAMPLER = "the resampler alone"
+FORMATS = {"PNG": 1.8, "WebP": 1.4, "AVIF": 1.0}  # and how many times as fast as Pillow in a DataLoader is asked
 
 Files = list[tuple[Path, int]]
 
@@ -151,6 +154,8 @@ def contenders(
     bench: measure.Bench, photos: Path, folder: Path
 ) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """All that runs in turn, and mean payload sizes in bytes."""
+    from benchmarks.peers import datasets  # it needs OpenCV and simplejpeg
+
     source = link(photos, folder / "copies", bench.size(EPOCH, 64))
     originals = link(photos, folder / "originals", bench.size(ORIGINALS, 32))
     container = pack(source, folder / "packed.lmdb")
@@ -166,6 +171,8 @@ def contenders(
         "FastLoader, plain files": fast(folder / "files"),
         LIMIT: limit(blob, folder),
         "limit, one thread": limit(blob, folder, 1),
+        "simplejpeg + cv2, DataLoader": rate(datasets.simplejpeg_loader(files, BATCH, WORKERS)),
+        "Pillow, DataLoader": rate(datasets.pillow_loader(files, BATCH, WORKERS)),
         "FastLoader, LMDB, Resize + CenterCrop": fast(container, CENTRE),
         "FastLoader, original photographs": fast(originals),
         ORIGINAL_LIMIT: limit(folder / "originals.blob", folder),
@@ -173,12 +180,31 @@ def contenders(
         "FastLoader, LMDB of rgb, check=None": fast(rgb, check=None),
         RESAMPLER: resampler(rgb),
         "FastLoader with no kernel": without_kernel(folder / "many.lmdb", bench.size(MANY, 512)),
+        **of_formats(folder / "files", folder, bench.size(COPIED, 32)),
     }, sizes
+
+
+def of_formats(files: Path, folder: Path, count: int) -> dict[str, Callable[[], float]]:
+    """The loaders on copies of `files` in other formats."""
+    from benchmarks.peers import datasets
+
+    runs = {}
+    for kind in FORMATS:
+        listed = []
+        for path in files_in(files)[:count]:
+            target = place(folder / kind, path, path.stem).with_suffix(f".{kind.lower()}")
+            with Image.open(path) as image:
+                image.convert("RGB").save(target, kind)
+            listed.append((target, int(path.parent.name)))
+        runs[f"FastLoader, {kind} files"] = fast(folder / kind)
+        runs[f"Pillow, DataLoader, {kind} files"] = rate(datasets.pillow_loader(listed, BATCH, WORKERS))
+    return runs
 
 
 ASKED = (  # (what is compared, one, other, at least)
     ("training crops: loader to full decode", OURS, LIMIT, 2.6),
     ('the same with pixels="fast"', 'FastLoader, LMDB, pixels="fast"', LIMIT, 1.6),
+    ("loader to simplejpeg + cv2", OURS, "simplejpeg + cv2, DataLoader", 2.0),
     ("evaluation crops: loader to full decode", "FastLoader, LMDB, Resize + CenterCrop", LIMIT, 2.6),
     ("original photographs: loader to full decode", "FastLoader, original photographs", ORIGINAL_LIMIT, 2.4),
     ("training crops: packed JPEGs to raw rgb", OURS, "FastLoader, LMDB of rgb", 0.8),
@@ -186,6 +212,10 @@ ASKED = (  # (what is compared, one, other, at least)
     ("the same without checksums: rgb", "FastLoader, LMDB of rgb, check=None", RESAMPLER, 0.7),
     ("two workers to one", OURS, "FastLoader, LMDB, one worker", 1.9),
     ("the limit's two threads to one, on this machine", LIMIT, "limit, one thread", 1.9),
+    *(
+        (f"{kind} files: loader to Pillow", f"FastLoader, {kind} files", f"Pillow, DataLoader, {kind} files", least)
+        for kind, least in FORMATS.items()
+    ),
 )
 
 
@@ -203,7 +233,7 @@ def page(figures: measure.Figures, photos: str, sizes: dict[str, float]) -> str:
 Batches of {BATCH} uint8 images of 224 × 224, {WORKERS} cores, all from the page cache: RandomResizedCrop(224, scale
 0.08–1) + flip where nothing else is said. {photos}, packed with `--resize 256 --quality 90`:
 {sizes["packed"] / 1e3:.1f} kB each with restart markers and their Huffman tables, {sizes["plain"] / 1e3:.1f} kB without
-either, which is what the limit works on. {len(figures[OURS])} rounds, the contenders in turn; ratios are
+either, which is what the limit and the others work on. {len(figures[OURS])} rounds, the contenders in turn; ratios are
 medians over the rounds.
 
 {measure.table(header, rows)}
