@@ -89,23 +89,17 @@ class JoinedReader(Reader):
             for places in self.parts[part].stored_places(located.rows(rows)._replace(indices=own))
         ]
 
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
+    def _values(
+        self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
         self._check(field)
         indices = dense(indices, len(self), "joined")
         values = np.full(len(indices), None, object)
         for part, rows, own in self._groups(indices):
             if field is None or field in self.parts[part].manifest.fields:
-                errors: Failures | None = None if failed is None else {}
+                errors: Failures = {}
                 values[rows] = self.parts[part].values(own, field, check=check, failed=errors)
-                if failed is not None and errors:
-                    failed.update((int(np.arange(len(indices))[rows][row]), error) for row, error in errors.items())
+                wrong.update((int(np.arange(len(indices))[rows][row]), error) for row, error in errors.items())
         listed: list[bytes | None] = values.tolist()
         return listed
 

@@ -66,18 +66,13 @@ class ForeignReader(FilesReader):
     def columns(self, indices: NDArray[np.int64]) -> Located:
         return self._located(self._images(), indices)
 
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
+    def _values(
+        self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
         if field in self.unplaced and field in self.manifest.fields:
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
-        return super().values(indices, field, check=check, failed=failed)
+        return super()._values(indices, field, check, wrong)
 
     def keys(self, located: Located) -> list[str]:
         """Return the keys of the records in `located`. A byte that is not UTF-8 is written as in `\\xe9`."""

@@ -126,15 +126,13 @@ class FolderReader(Reader):
                 os.close(descriptor)
             self._permits.extend(permits)
 
-    def values(
+    def _values(
         self,
         indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,  # noqa: ARG002  there are no checksums
-        failed: Failures | None = None,
+        field: str | None,
+        check: bool,  # noqa: ARG002  there are no checksums
+        wrong: Failures,
     ) -> list[bytes | None]:
-        """Image files, or another field; see `Reader.values`. Raises `SourceError` for a file that cannot be read."""
         if field is not None and field not in self.manifest.fields:
             raise KeyError(f"{self.root} has no field {field!r}, only {', '.join(self.manifest.fields)}")
         values: list[bytes | None] = []
@@ -142,9 +140,7 @@ class FolderReader(Reader):
             try:
                 values.append(self._value(index, field))
             except SourceError as error:
-                if failed is None:
-                    raise
-                failed[row] = error
+                wrong[row] = error
                 values.append(None)
         return values
 
