@@ -183,6 +183,13 @@ class JoinedReader(Reader):
         return np.where(labels < 0, labels, numbers[labels])
 
 
+def containers_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
+    """The containers that a reader joins, or its only one, each with its path."""
+    if isinstance(reader, JoinedReader):
+        return list(zip(reader.parts, reader.names, strict=True))
+    return [(reader, source)]
+
+
 def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:
     if field is None or field in part.manifest.fields:
         return part.locate(indices, field)

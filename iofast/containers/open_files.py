@@ -18,6 +18,7 @@ from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import MAX_OPEN, FileBytes, advice, bounded, keep, read_at
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
+from iofast.record import KINDS
 from iofast.remote.urls import is_url
 
 if TYPE_CHECKING:
@@ -203,7 +204,12 @@ class _Permit:
 
 
 class FilesReader(Reader):
-    """A Reader whose payloads are in files; `Located.file` is the number of a file in `_files`."""
+    """A Reader whose payloads are in files; `Located.file` is the number of a file in `_files`.
+
+    `path` names the container in messages.
+    """
+
+    path: str
 
     @abstractmethod
     def _files(self) -> OpenFiles:
@@ -227,3 +233,13 @@ class FilesReader(Reader):
             lambda some: files.stored([names[each] for each in some]),
         )
         return [places]
+
+    def _named(self, field: str | None) -> list[str]:
+        """The fields that are looked for, the first one that a record has: `field`, or images."""
+        fields = self.manifest.fields
+        if field is not None and field not in fields:
+            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
+        images = [name for name in KINDS if name in fields] if field is None else [field]
+        if not images:
+            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
+        return images

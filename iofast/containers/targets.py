@@ -19,7 +19,7 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import LMDB, TFRECORD, WRITTEN
 from iofast.containers.folder_writer import FolderTarget, FolderWriter
-from iofast.containers.joined import JoinedReader
+from iofast.containers.joined import containers_of
 from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.publish import LOCK, Target
@@ -150,13 +150,6 @@ def writer_of(
     else:
         kind = tfrecord.TfrecordWriter if target.path.suffix in TFRECORD else tar.TarWriter
     return kind(folder or target.partial, target.path.name, description, key_width)
-
-
-def containers_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
-    """The containers that a reader joins, or its only one, each with its path."""
-    if isinstance(reader, JoinedReader):
-        return list(zip(reader.parts, reader.names, strict=True))
-    return [(reader, source)]
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:

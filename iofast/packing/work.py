@@ -27,8 +27,7 @@ from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.sample import Image, make_record
 from iofast.record import key_width
-from iofast.source import Listing
-from iofast.source.listing import printable
+from iofast.source.listing import Listing, printable
 
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory

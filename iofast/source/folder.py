@@ -19,7 +19,7 @@ from iofast.containers.file_bytes import bounded
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads
-from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.record import JSON_FIELD, LABEL_FIELD, Record, field_of, format_key
 from iofast.source.classes import instead_of
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
@@ -31,8 +31,6 @@ IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever i
 # Most files open at a time in one reader, over all threads; fewer if the process may have few. Further files are read
 # into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
-
-_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif", "npy": ARRAY_FIELD}
 
 
 class FolderReader(Reader):
@@ -148,12 +146,12 @@ class FolderReader(Reader):
         """The record that packing without any change would make of this file."""
         data = content(self.source.file(index))
         try:
-            kind = kernel.read_header(data).format
+            image = field_of(kernel.read_header(data).format)
         except DecodeError:
-            kind = os.path.splitext(self.name(index))[1][1:].lower()
+            image = field_of(os.path.splitext(self.name(index))[1][1:].lower())
         base = os.fsencode(self.source.root)
         files = {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
-        return Record(format_key(index), {_FIELD_OF_FORMAT.get(kind, kind): data, **self._listed(index), **files})
+        return Record(format_key(index), {image: data, **self._listed(index), **files})
 
     def note_changed(self, index: int, now: str) -> None:
         """See `Reader.note_changed`. The next opening builds the index again."""

@@ -25,6 +25,7 @@ class Interrupt(PackProgress):
     """Ends a run after `steps` chunks, as Ctrl-C does."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self._left = steps
 
     def step(self, images: int, size: int, failed: int) -> None:
