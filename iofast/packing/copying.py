@@ -21,8 +21,8 @@ from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.located import steps
 from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
-from iofast.containers.targets import ShardTarget, require_elsewhere, shard_bytes, state_of
-from iofast.containers.writer import TRANSACTION_BYTES, Section
+from iofast.containers.targets import require_elsewhere, section_bytes, state_of
+from iofast.containers.writer import Section
 from iofast.errors import ContainerError, SourceError
 from iofast.packing.inputs import warnings_of
 from iofast.packing.messages import PackedRecord
@@ -90,7 +90,7 @@ class CopyWork:
 
     def section_records(self, target: Target) -> int:
         """How many records a section gets: about a shard of the wanted size, or a transaction of LMDB."""
-        limit = shard_bytes(self.options.shard_size, target) if isinstance(target, ShardTarget) else TRANSACTION_BYTES
+        limit = section_bytes(self.options.shard_size, target)
         return self.options.shard_records or max(1, int(limit / (self._size / max(1, len(self._reader)) + 2048)))
 
     def require_space(self, target: Target) -> None:

@@ -177,9 +177,4 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     found = ranges((name, size) for name, size in sizes.items() if size)
     if spans == sorted(spans):
         return found, None
-    order, done = np.empty(len(reader), np.int64), 0
-    for start, stop in spans:
-        for rows in steps(stop - start):
-            order[done + rows.start : done + rows.stop] = np.arange(start + rows.start, start + rows.stop)
-        done += stop - start
-    return found, order
+    return found, np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])

@@ -16,7 +16,7 @@ from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.publish import Target
-from iofast.containers.targets import ShardTarget, shard_bytes, target_of
+from iofast.containers.targets import ShardTarget, section_bytes, target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import is_container, open_reader
@@ -184,7 +184,7 @@ def _check(given: Sequence[str], options: PackOptions, target: Target) -> None:
                 f"{target.path} lies inside the source {source}: the next scan would find it; put it outside"
             )
     recipe = options.recipe()
-    shard_bytes(options.shard_size, target)
+    section_bytes(options.shard_size, target)
     if (records := options.shard_records) is not None:
         fits = isinstance(target, ShardTarget)
         check_effect(f"shard_records={records}", fits, "a target of shards", target.path.name)

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from iofast import open_reader
-from iofast.packing import PackOptions, PackReport, work
+from iofast.containers import targets
+from iofast.packing import PackOptions, PackReport
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -37,7 +38,7 @@ class Interrupt(PackProgress):
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
     """Pack with one worker, interrupted after `steps` chunks; a file of LMDB has many sections."""
     with pytest.MonkeyPatch.context() as patch, WorkerPool(1) as workers:
-        patch.setattr(work, "TRANSACTION_BYTES", TRANSACTION)
+        patch.setattr(targets, "TRANSACTION_BYTES", TRANSACTION)
         with pytest.raises(KeyboardInterrupt, match="goes on from there"):
             run(source, target, PackOptions(**options), Interrupt(steps), workers)
 
