@@ -15,7 +15,7 @@ from tar_sets import build, contents
 
 from iofast import open_reader, open_writer
 from iofast.checking import verify
-from iofast.containers import index, open_files, shards
+from iofast.containers import base, index, open_files, shards
 from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand, is_pattern
@@ -133,7 +133,7 @@ def test_of_many_shards_some_are_compared_at_opening(tmp_path: Path, monkeypatch
 
 def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_files, "MAX_OPEN", 3)
-    monkeypatch.setattr(open_files, "_AT_A_TIME", 2)
+    monkeypatch.setattr(base, "MAX_OPEN", 4)
     records = [sample(i, 100) for i in range(20)]
     manifest = build(tmp_path / "x.tar", records, records=1)
     assert len(manifest.shards) == 20

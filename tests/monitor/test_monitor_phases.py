@@ -269,7 +269,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
 
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
-    """On the CPU only the time of the host counts; beside a device its stacks show who launches and who waits."""
+    """Stacks show the time of the host. On a CPU that is all the work; with a GPU it is only launching and waiting."""
     seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
     verdict = classify(training(doing=HOST, idle=None, stacks=seen))
     assert verdict.bound is Bound.COMPUTE

@@ -220,7 +220,7 @@ def interrupt(source: Path, target: Path | str, number: int = STOP, **options: o
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A container whose copies have several sections, also as LMDB."""
-    monkeypatch.setattr("iofast.packing.copying.TRANSACTION_BYTES", 20_000)
+    monkeypatch.setattr("iofast.containers.targets.TRANSACTION_BYTES", 20_000)
     (tmp_path / "source").mkdir()
     return build(tmp_path / "source" / "set.lmdb", MANY)
 

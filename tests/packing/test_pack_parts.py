@@ -44,7 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _many_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDB files of several sections, else the last part would have all images."""
-    monkeypatch.setattr("iofast.packing.work.TRANSACTION_BYTES", TRANSACTION)
+    monkeypatch.setattr("iofast.containers.targets.TRANSACTION_BYTES", TRANSACTION)
 
 
 def options_of(name: str, **options: Any) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_packing_a_folder_needs_neither_torch_nor_obstore(tmp_path: Path) -> Non
     images = write_folder(tmp_path / "images", photographs(2))
     packing = f"""
 import iofast.packing.worker
-from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch
+from iofast import pack, open_reader, open_writer, PackOptions, errors, transforms, watch
 pack({str(images)!r}, {str(tmp_path / "out.lmdb")!r}, resize=24, workers=1)"""
     stores = {"obstore", "asyncio", "iofast.remote.store", "iofast.source.objects"}
     assert not loaded_by(packing) & {"torch", "rich", "tqdm", "pyarrow", *stores}

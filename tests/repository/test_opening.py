@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,3 +221,10 @@ def test_what_does_not_exist(tmp_path: Path, use: Callable[[Path], object], name
         use(tmp_path / name)
     assert isinstance(caught.value, SourceError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_name_that_is_nearly_right_gets_the_right_one(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images.lmdb").touch()
+    with pytest.raises(SourceError, match=re.escape(f"images.lmd does not exist; found '{tmp_path}/images.lmdb'")):
+        open_reader(tmp_path / "images.lmd")

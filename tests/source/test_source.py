@@ -14,8 +14,9 @@ import pytest
 from listings import make, numbers, paths
 
 from iofast.errors import SourceError
-from iofast.source import Listing, SourceOptions, arrays
+from iofast.source import SourceOptions, arrays
 from iofast.source.folder import FolderReader
+from iofast.source.listing import Listing
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
