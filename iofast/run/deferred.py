@@ -176,18 +176,19 @@ def _send(tensor: Deferred) -> Any:
     np.concatenate([np.frombuffer(source.data, np.uint8) for source in sources], out=data.numpy())
     files = [(source.name, source.size, len(source.data)) for source in sources]
     rows = [(numbers[id(row.source)], *row[1:]) for row in own.rows]
-    return arrive, (data, files, rows, own.levels.numpy(), own.batched, own.pinned)
+    kind = next(each for each in type(tensor).__mro__ if not issubclass(each, Deferred))
+    return arrive, (kind, data, files, rows, own.levels.numpy(), own.batched)
 
 
 def arrive(
+    kind: type,
     data: torch.Tensor,
     files: list[tuple[str, Size, int]],
     rows: list[tuple[int, Plan, tuple[Call, ...], tuple[Erased, ...]]],
     levels: NDArray[Any],
     batched: bool,
-    pinned: bool,
 ) -> torch.Tensor:
-    """Return the tensor that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
+    """Return the tensor of class `kind` that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
 
     `files` has name, size and length in `data` of each; a row names its file.
     """
@@ -196,8 +197,8 @@ def arrive(
         sources.append(Source(view[at : at + length], size, name, checked=False))
         at += length
     parts = tuple(Part(sources[number], plan, calls, erased) for number, plan, calls, erased in rows)
-    own = Contents(parts, torch.from_numpy(levels), batched, pinned=pinned)
-    return Deferred(own) if current_thread() in waiting else own.make()
+    tensor = _kind_of(kind)(Contents(parts, torch.from_numpy(levels), batched))
+    return tensor if current_thread() in waiting else tensor.make()
 
 
 _register(Deferred)

@@ -179,6 +179,14 @@ def test_a_batch_stays_lazy_and_travels_as_files(stack: Any, opened: Callable[[b
     assert torch.equal(batch.contiguous().float().make(), expected)
 
 
+def test_a_tensor_travels_with_its_class(opened: Callable[[bool], Image.Image]) -> None:
+    sent = ForkingPickler.dumps(defer(opened(True)).as_subclass(Picture))  # type: ignore[attr-defined]
+    assert b"arrive" in bytes(sent)
+    arrived = pickle.loads(sent)
+    assert type(arrived) is Picture
+    assert torch.equal(arrived.as_subclass(torch.Tensor), to_tensor(opened(False)))
+
+
 def test_a_file_has_an_ordinary_tensor(opened: Callable[[bool], Image.Image], tmp_path: Path) -> None:
     torch.save({"pixels": defer(opened(True))}, tmp_path / "saved.pt")
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)["pixels"]
