@@ -108,7 +108,11 @@ def _killed(*_: object) -> NoReturn:
 
 @pytest.mark.parametrize(
     ("share", "message"),
-    [(0.0, ""), (0.001, ""), *((share, r" is truncated: \d+ bytes, expected \d+$") for share in (0.1, 0.5, 0.9, 0.9999))],
+    [
+        (0.0, ""),
+        (0.001, ""),
+        *((share, r" is truncated: \d+ bytes, expected \d+$") for share in (0.1, 0.5, 0.9, 0.9999)),
+    ],
 )
 def test_truncation_is_named(lmdb_file: Path, tmp_path: Path, share: float, message: str) -> None:
     path = copy(lmdb_file, tmp_path)
