@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time __getattr__ does
     from iofast.packing import PackOptions as PackOptions
     from iofast.packing import pack as pack
     from iofast.record_writer import open_writer as open_writer
-    from iofast.source import SourceOptions as SourceOptions
     from iofast.version import __version__ as __version__
 
 _MODULES = ("errors", "transforms")
@@ -33,14 +32,13 @@ _NAMES = {
     "open_reader": "iofast.opening",
     "open_writer": "iofast.record_writer",
     "PackOptions": "iofast.packing",
-    "SourceOptions": "iofast.source",
     "LoaderOptions": "iofast.loader",
     "load_ipython_extension": "iofast.run.here",  # `%load_ext iofast`
     "__version__": "iofast.version",
 }
 __all__ = [
     "pack", "FastDataset", "FastLoader", "watch", "transforms", "open_reader", "open_writer",
-    "PackOptions", "SourceOptions", "LoaderOptions", "errors", "__version__",
+    "PackOptions", "LoaderOptions", "errors", "__version__",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache
 from typing import Any, Generic, Literal, overload
@@ -18,7 +18,8 @@ from iofast import kernel
 from iofast.boxes import output_sizes, whole
 from iofast.containers.base import Failures, Located, Reader
 from iofast.containers.changed import Rows, decode_again
-from iofast.containers.joined import JoinedReader
+from iofast.containers.joined import JoinedReader, containers_of
+from iofast.containers.located import steps
 from iofast.containers.manifest import Manifest
 from iofast.errors import DecodeError, LibraryMissingError, OptionError, shown
 
@@ -36,8 +37,6 @@ from iofast.option import names_checked
 from iofast.record import LABEL_FIELD
 from iofast.selection import Columns, Filter, Selection, of_split
 from iofast.transforms.crop_box import CropBox
-
-_CHUNK = 1 << 16  # records per look-up when columns of all records are read
 
 Path = str | os.PathLike[str]
 Once = TypeVar("Once")
@@ -167,13 +166,15 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
     @property
     def parts(self) -> tuple[int, ...]:
         """The number of samples of each path, in order; a single number if `indices` mix the paths' samples."""
-        return self._selection.parts([len(reader) for reader, _ in _parts(self)])
+        return self._selection.parts([len(reader) for reader, _ in containers_of(self.reader)])
 
     @property
     def annotations(self) -> list[str]:
         """The fields that are known to hold masks, boxes or keypoints."""
         names = self.fields or ()
-        found = set[str]().union(*(annotation_fields(names, reader.manifest) for reader, _ in _parts(self)))
+        found = set[str]().union(
+            *(annotation_fields(names, reader.manifest) for reader, _ in containers_of(self.reader))
+        )
         return [name for name in names if name in found]
 
     @property
@@ -199,7 +200,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         """
         if not isinstance(other, FastDataset) or not self._gives_samples_like(other):
             return super().__add__(other)
-        parts = _parts(self) + _parts(other)
+        parts = [each for one in (self, other) for each in containers_of(one.reader, str(one.path))]
         joined = copy(self)
         joined.path, joined.split = [name for _, name in parts], None
         joined.reader = JoinedReader([reader for reader, _ in parts], joined.path, splits=False)
@@ -297,15 +298,15 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
 
     def _labels(self, samples: Selection) -> NDArray[np.int64]:
         labels = np.empty(len(samples), np.int64)
-        for start, records in _chunks(samples):
-            labels[start : start + len(records)] = self.reader.labels(records)
+        for some in steps(0, len(samples)):
+            labels[some] = self.reader.labels(samples.resolve(some))
         return labels
 
     def _sizes(self, samples: Selection) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         width, height = np.empty(len(samples), np.int32), np.empty(len(samples), np.int32)
-        for start, records in _chunks(samples):
-            located, rows = self._turned(self.reader.columns(records)), slice(start, start + len(records))
-            width[rows], height[rows] = located.width, located.height
+        for some in steps(0, len(samples)):
+            located = self._turned(self.reader.columns(samples.resolve(some)))
+            width[some], height[some] = located.width, located.height
         return width, height
 
     def _turned(self, located: Located) -> Located:
@@ -377,22 +378,8 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         return context
 
 
-def _parts(dataset: FastDataset) -> list[tuple[Reader, str]]:
-    """The readers that a dataset joins, or its only one, each with its name."""
-    reader = dataset.reader
-    if isinstance(reader, JoinedReader):
-        return list(zip(reader.parts, reader.names, strict=True))
-    return [(reader, str(dataset.path))]
-
-
 def _paths(path: Path | Sequence[Path]) -> list[str]:
     paths: list[Any] = list(path) if isinstance(path, list | tuple) else [path]
     if not paths or not all(isinstance(each, str | os.PathLike) for each in paths):
         raise OptionError(f"path must be a path, or a list of paths, found {shown(path)}")
     return [os.fspath(each) for each in paths]
-
-
-def _chunks(samples: Selection) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The records of all samples in chunks, each with the number of its first sample."""
-    for start in range(0, len(samples), _CHUNK):
-        yield start, samples.resolve(np.arange(start, min(start + _CHUNK, len(samples))))

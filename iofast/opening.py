@@ -123,7 +123,9 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
         return _SETS[place.suffix](place)
     if not place.exists():
         check_finished(place)
-        raise SourceMissingError(f"{place} does not exist")
+        from iofast.source.classes import instead_of  # here: what exists needs no imports of folders
+
+        raise SourceMissingError(f"{place} does not exist{instead_of(os.fsencode(os.path.abspath(place)))}")
     if not place.is_file():  # opening a pipe without a writer would block forever
         raise SourceError(f"{place} is neither a file nor a folder")
     try:

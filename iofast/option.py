@@ -19,6 +19,8 @@ FILTER, QUALITY, SUBSAMPLING, REDUCING_GAP = "bilinear", 90, "420", 2.0
 MOST_PIXELS = 1 << 28  # 268 million; three times Pillow's bomb warning, enough for 16,000 x 16,000
 MOST_MEMORY = 1 << 31  # bytes for packing one image: enough for 16,000 x 16,000 pixels in RGB, not in RGBA
 
+CLASS_ORDERS = ("lexicographic", "natural", "file")
+
 _WIDTH = 120  # columns of a docstring
 _NAME = 22  # columns of an option's name in it
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
@@ -42,6 +44,16 @@ def option(
     """
     about = {"text": text, "choices": choices, "limits": limits, **(metadata or {})}
     return field(default=default, metadata=about)
+
+
+def flag(default: Any, text: str, metavar: str | None = None, *, usual: object = None, typed: bool = True) -> Any:
+    """An option of a command. `metavar` is its value in --help; without `typed` it is not on the command line.
+
+    `usual` is the value that applies without the option. Its field is None then, so that an option without effect can
+    be told from one that was not given.
+    """
+    text = text if usual is None else f"{text} (default {usual})"
+    return option(default, text, metadata={"metavar": metavar, "typed": typed})
 
 
 def options_of(groups: Iterable[type]) -> list[Field[Any]]:

@@ -101,6 +101,11 @@ def is_stored(name: str) -> bool:
         return False
 
 
+def field_of(image_format: str) -> str:
+    """The field for an image of a `kernel.Header.format`, even if no container of iofast stores such images."""
+    return FIELD_OF_FORMAT.get(image_format, "tif" if image_format == "tiff" else image_format)
+
+
 def raw_length(width: int, height: int) -> int:
     """Bytes of a payload `rgb` of `width` x `height` pixels."""
     return 3 * width * height

@@ -8,12 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, SupportsIndex
 
-from iofast.containers.container_suffixes import LMDB
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.manifest import MAX_COUNT, WHOLE, Description, Manifest
 from iofast.containers.publish import Target
-from iofast.containers.targets import shard_bytes, target_of, writer_of
-from iofast.containers.writer import TRANSACTION_BYTES, Section
+from iofast.containers.targets import section_bytes, target_of, writer_of
+from iofast.containers.writer import Section
 from iofast.errors import ContainerError, OptionError
 from iofast.record import (
     FIELD_OF_FORMAT,
@@ -57,9 +56,7 @@ def open_writer(
     if isinstance(target, FolderTarget):
         raise OptionError(f"{os.fspath(path)} is a folder: expected a name that ends in .lmdb, .tar or .tfrecord")
     names = None if classes is None else tuple(classes)
-    size = shard_bytes(shard_size, target)
-    size = TRANSACTION_BYTES if target.path.suffix == LMDB else size
-    return RecordWriter(target, Description(classes=names, recipe=recipe), split, size)
+    return RecordWriter(target, Description(classes=names, recipe=recipe), split, section_bytes(shard_size, target))
 
 
 class RecordWriter:

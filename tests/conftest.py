@@ -106,6 +106,5 @@ def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     close_page()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # hides other processes' pages
-    monkeypatch.setattr("tempfile.tempdir", None)
     yield tmp_path
     close_page()

@@ -1,7 +1,7 @@
-"""What augmentation costs: recipes through FastLoader, beside torchvision v2 in a DataLoader.
+"""What augmentation costs: recipes through FastLoader.
 
-Whole epochs from the page cache in two threads; torchvision's, if it is installed, on plain files of the same pictures
-in two worker processes. Then ColorJitter by other libraries, in functions that the loader calls.
+Whole epochs from the page cache in two threads. Then ColorJitter by other libraries, in functions that the loader
+calls. Whole recipes of others are in `benchmarks.rivals`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks import measure, photographs
-from benchmarks.bench_load import BATCH, CROP, WORKERS, fast, plain, rate
+from benchmarks.bench_load import BATCH, CROP, WORKERS, fast, rate
 from benchmarks.peers import vision
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
@@ -27,22 +27,20 @@ THREE = T.RandomChoice([T.Grayscale(), T.Solarize(128 / 255), T.GaussianBlur(17,
 PLAIN = "plain, uint8"
 JITTER = (0.4, 0.4, 0.4, 0.1)
 OURS = "T.ColorJitter in the transform"
-# by name: what follows the crop, the dtype, and what torchvision's recipe is called
-RECIPES: dict[str, tuple[Any, torch.dtype, str | None]] = {
-    PLAIN: ([], torch.uint8, None),
-    "normalised, float32": ([END], torch.float32, vision.FLOAT),
-    "normalised, bfloat16": ([END], torch.bfloat16, None),
-    "normalised, float16": ([END], torch.float16, None),
-    f"ColorJitter{JITTER}, float32": ([T.ColorJitter(*JITTER), END], torch.float32, "jitter"),
+RECIPES: dict[str, tuple[Any, torch.dtype]] = {  # by name: what follows the crop, and the dtype
+    PLAIN: ([], torch.uint8),
+    "normalised, float32": ([END], torch.float32),
+    "normalised, bfloat16": ([END], torch.bfloat16),
+    "normalised, float16": ([END], torch.float16),
+    f"ColorJitter{JITTER}, float32": ([T.ColorJitter(*JITTER), END], torch.float32),
     "rand-m9-mstd0.5-inc1 and RandomErasing, float32": (
         [T.timm_policy("rand-m9-mstd0.5-inc1"), END, T.RandomErasing(0.25, value="random")],
         torch.float32,
-        "rand",
     ),
-    "TrivialAugmentWide, float32": ([T.TrivialAugmentWide(interpolation="bilinear"), END], torch.float32, "wide"),
-    "3-Augment, float32": ([THREE, END], torch.float32, "three"),
-    "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32, None),
-    "DINO's 2 + 8 crops, float32": (T.dino(), torch.float32, "dino"),
+    "TrivialAugmentWide, float32": ([T.TrivialAugmentWide(interpolation="bilinear"), END], torch.float32),
+    "3-Augment, float32": ([THREE, END], torch.float32),
+    "AutoAugment, float32": ([T.AutoAugment(), END], torch.float32),
+    "DINO's 2 + 8 crops, float32": (T.dino(), torch.float32),
 }
 
 
@@ -51,32 +49,18 @@ def recipes(bench: measure.Bench) -> None:
     with bench.workplace() as (folder, photos):
         copies = photographs.link(photos, folder / "copies", bench.size(EPOCH, 128))
         container = photographs.pack(copies, folder / "packed.lmdb")
-        _, files = plain(container, folder)
-        # their workers first: a fork makes every page of this process copy-on-write
-        others = {
-            f"{name}: torchvision": rate(vision.loader(files[:THEIR_EPOCH], peer, BATCH // 4, WORKERS))
-            for name, (_, _, peer) in RECIPES.items()
-            if peer is not None and vision.v2() is not None
-        }
-        contenders = {name: ours(container, after, dtype) for name, (after, dtype, _) in RECIPES.items()} | others
+        contenders = {name: ours(container, after, dtype) for name, (after, dtype) in RECIPES.items()}
         figures = measure.in_turn(contenders, bench.rounds(5))
         ways = measure.in_turn(dict(functions(container)), bench.rounds(5))
-    rows = []
-    for name in RECIPES:
-        other, them = f"{name}: torchvision", ["", ""]
-        if other in figures:
-            them = [measure.spread(figures[other]), f"{measure.ratio(figures, name, other):.1f}×"]
-        rows.append([name, measure.spread(figures[name]), f"{measure.ratio(figures, name, PLAIN):.2f}", *them])
+    rows = [[name, measure.spread(own), f"{measure.ratio(figures, name, PLAIN):.2f}"] for name, own in figures.items()]
     jitters = [[name, measure.spread(own), f"{measure.ratio(ways, name, OURS):.2f}"] for name, own in ways.items()]
     bench.publish(
         f"""# What augmentation costs
 
 RandomResizedCrop(224), RandomHorizontalFlip, then what is named, in batches of {BATCH}; {len(figures[PLAIN])} rounds in
-turn, median (least – most). {bench.kind}, packed at a short side of 256 pixels. FastLoader has {WORKERS} threads,
-torchvision v2 a DataLoader of {WORKERS} worker processes on plain files of the same pictures (decoded by Pillow, then
-uint8 tensors; RandAugment with its own strengths).
+turn, median (least – most). {bench.kind}, packed at a short side of 256 pixels. FastLoader has {WORKERS} threads.
 
-{measure.table(("images/s", "FastLoader", "of plain", "torchvision v2", "times"), rows)}
+{measure.table(("images/s", "FastLoader", "of plain"), rows)}
 
 The same operation by other libraries, in functions that the loader calls:
 

@@ -31,7 +31,7 @@ from benchmarks.verdicts.host import Cuda, Device, Network
 from benchmarks.verdicts.other_waits import Answers, serve
 from benchmarks.verdicts.programs import SUITES, Program, find
 from iofast import watch
-from iofast.meter import Meter, StallClock
+from iofast.meter import Meter
 
 UNAVAILABLE: Final = 77
 _MEASURING_S: Final = 3.0
@@ -171,12 +171,7 @@ class Training:
     def _watched(self, loader: Iterable[Any], name: str) -> Meter[Any]:
         meter = watch(loader, name=name)
         if self.device is not None:
-            clock = getattr(loader, "clock", meter.clock)
-            info = replace(clock.slot.info, device="cuda:0")
-            if isinstance(getattr(loader, "clock", None), StallClock):
-                clock.device, clock._cuda = "cuda:0", Cuda(self.device)  # FastLoader's own clock
-            else:
-                meter.clock = StallClock(info, device="cuda:0", cuda=Cuda(self.device))
+            meter.clock.device, meter.clock.cuda = "cuda:0", Cuda(self.device)
         return meter
 
     def _warmed_up(self, waits: Waits) -> Iterator[Any]:

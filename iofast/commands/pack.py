@@ -121,14 +121,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.options import PackOptions  # here, so that the workers' imports run beside these
-    from iofast.packing.progress import Bar
+    from iofast.packing.progress import PackProgress
     from iofast.packing.run import run as pack
 
     named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
     options = PackOptions(**named, foreign=foreign.options(args))
-    bar = Bar(f"iofast {args.command}", visible=not args.quiet, typed=args.typed)
+    progress = PackProgress(visible=not args.quiet, name=f"iofast {args.command}", typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
-        return pack(args.source, args.target, options, bar, pool)
+        return pack(args.source, args.target, options, progress, pool)
 
 
 def summary(report: PackReport) -> list[str]:

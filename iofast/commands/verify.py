@@ -20,7 +20,7 @@ from iofast.checking import Verification, verify
 from iofast.commands import foreign
 from iofast.commands.text import count, say, size
 from iofast.errors import IofastError, OptionError
-from iofast.packing.progress import Bar
+from iofast.packing.progress import PackProgress
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(path: str, args: argparse.Namespace) -> Verification:
-    bar = Bar("iofast verify", visible=not args.quiet)
+    bar = PackProgress(visible=not args.quiet)
     try:
         return verify(
             path,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, fetch_again
 from iofast.containers.columns import ABSENT
-from iofast.containers.file_bytes import read_at
+from iofast.containers.file_bytes import MAX_OPEN, bounded, read_at
 from iofast.containers.located import Located, dense
 from iofast.containers.manifest import Manifest
 from iofast.errors import ContainerError, IofastError
@@ -110,7 +110,13 @@ class Reader(ABC):
         has one, unless `check` is False. Raises like `locate`, and `ContainerError` (a folder: `SourceError`) for a
         payload that is damaged or cannot be read. With `failed`, such a row is None and its error is stored there.
         """
-        return self._read_located(self.places(indices, field), field or "image", check, failed)
+        wrong: Failures = {}
+        values = self._values(indices, field, check, wrong)
+        if failed is not None:
+            failed.update(wrong)
+        elif wrong:
+            raise next(iter(wrong.values()))
+        return values
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
         """What the index knows about these records: `locate` of the image, without places if there is no image."""
@@ -181,48 +187,55 @@ class Reader(ABC):
     def __iter__(self) -> Iterator[Record]:
         return (self.record(index) for index in range(len(self)))
 
-    def _read_located(
-        self, located: Located, field: str | Sequence[str], check: bool, failed: Failures | None
+    def _values(
+        self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
-        """`values` of located rows: one `pread` each, by file and offset. `field`, or one per row, is for messages."""
-        wrong: Failures = {}
-        values = self._read_once(located, field, check, wrong)
-        rows = [*wrong]
-        if rows and fetch_again(self.stored_places(located.rows(np.array(rows)))):
-            again: Failures = {}
-            fields = field if isinstance(field, str) else [field[row] for row in rows]
-            for row, value in zip(
-                rows, self._read_once(located.rows(np.array(rows)), fields, check, again), strict=True
-            ):
-                values[row] = value
-            wrong = {rows[number]: error for number, error in again.items()}
-        if wrong and failed is None:
-            raise next(iter(wrong.values()))
-        if failed is not None:
-            failed.update(wrong)
+        """See `values`; errors go to `wrong`. One `pread` for each; damaged stored payloads are fetched again once."""
+        located = self.places(indices, field)
+        values: list[bytes | None] = [None] * len(located.indices)
+        groups = _groups(located.file)
+        for is_last in (False, True):
+            for row, found in (each for rows in groups for each in self._read(located, rows, field or "image", check)):
+                if isinstance(found, bytes):
+                    values[row] = found
+                else:
+                    wrong[row] = found
+            damaged = np.array([*wrong], np.intp)
+            if is_last or not wrong or not fetch_again(self.stored_places(located.rows(damaged))):
+                break
+            groups = [damaged]
+            wrong.clear()
         return values
 
-    def _read_once(
-        self, located: Located, field: str | Sequence[str], check: bool, wrong: Failures
-    ) -> list[bytes | None]:
-        values: list[bytes | None] = [None] * len(located.indices)
-        rows = np.flatnonzero(located.file != ABSENT)
-        rows = rows[np.lexsort((located.offset[rows], located.file[rows]))]
-        with self.payloads(located, 0, len(values)) as places:
+    def _read(
+        self, located: Located, rows: NDArray[np.intp], field: str, check: bool
+    ) -> Iterator[tuple[int, bytes | ContainerError]]:
+        """Payload or error of those of the rows that have one, by file and offset."""
+        some = located if len(rows) == len(located.indices) else located.rows(rows)
+        with self.payloads(some, 0, len(rows)) as places:
             fds, offsets, lengths = (column.tolist() for column in places[:3])
-            wanted = located.length.tolist()
+            wanted = some.length.tolist()
             crcs = places.crcs.tolist() if check and places.crcs is not None else None
-            for row in rows.tolist():
-                fd, place = fds[row], (offsets[row], lengths[row])
+            order = np.lexsort((some.offset, some.file))
+            for number in order[some.file[order] != ABSENT].tolist():
+                fd, place = fds[number], (offsets[number], lengths[number])
                 try:
                     data = ctypes.string_at(*place) if fd == -1 else read_at(fd, *place)  # -1: an address in memory
-                    if len(data) < wanted[row]:
-                        raise ContainerError(f"ends after {len(data)} of {wanted[row]} bytes: the file was cut off")
-                    if crcs is not None and google_crc32c.value(data) != crcs[row]:
+                    if len(data) < wanted[number]:
+                        raise ContainerError(f"ends after {len(data)} of {wanted[number]} bytes: the file was cut off")
+                    if crcs is not None and google_crc32c.value(data) != crcs[number]:
                         raise ContainerError("is damaged: its CRC32C differs")
-                    values[row] = data
+                    yield int(rows[number]), data
                 except (ContainerError, OSError) as error:
                     what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-                    name, own = self.name(int(located.indices[row])), field if isinstance(field, str) else field[row]
-                    wrong[row] = ContainerError(f"{name}: {own} at offset {located.offset[row]} {what}")
-        return values
+                    where = f"{self.name(int(some.indices[number]))}: {field} at offset {some.offset[number]}"
+                    yield int(rows[number]), ContainerError(f"{where} {what}")
+
+
+def _groups(files: NDArray[np.uint32]) -> list[NDArray[np.intp]]:
+    """Rows that are read together: of half as many files as a reader keeps open. More take 2 to 4 times as long."""
+    most = max(1, bounded(MAX_OPEN) // 2)
+    if len(files) <= most:
+        return [np.arange(len(files))]
+    group = np.unique(files, return_inverse=True)[1] // most
+    return [np.flatnonzero(group == number) for number in range(int(group.max()) + 1)]

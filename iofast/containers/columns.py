@@ -143,11 +143,8 @@ class RowsBuilder:
             own = self._places.get(field)
             if own is None:
                 own = self._places[field] = array("Q"), array("Q"), array("I"), array("I")
-            rows, offsets, lengths, crcs = own  # unrolled: called for each record, twice in a conversion
-            rows.append(row)
-            offsets.append(offset)
-            lengths.append(length)
-            crcs.append(crc)
+            for column, value in zip(own, (row, offset, length, crc), strict=True):
+                column.append(value)
 
     def arrays(self) -> Arrays:
         """All columns."""

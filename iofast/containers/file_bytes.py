@@ -25,6 +25,7 @@ from iofast.errors import ContainerError, SourceError
 from iofast.kernel import read_rows
 from iofast.kernel.strangers import POINTER, is_pointer
 
+MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
 _PART = 8  # one reader gets this part of the process's descriptors
 _TRIES = 3  # another thread may take a descriptor that was just closed
 _keepers: dict[int, weakref.ref[Keeper]] = {}  # by `id`; every change is one step, because there is no lock

@@ -75,10 +75,6 @@ class FolderWriter(Writer):
         self._made = {self._root}
         return list(sections)
 
-    def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
-        """0: sections of a folder may have any size."""
-        return 0
-
     def _begin(self, section: Section) -> None:
         if section.split not in (WHOLE, *self._splits):
             self._splits.append(section.split)

@@ -16,7 +16,7 @@ from iofast.containers.located import Located, dense, locate_in, misplaced
 from iofast.containers.manifest import Manifest
 from iofast.containers.open_files import FilesReader, OpenFiles
 from iofast.errors import ContainerError
-from iofast.record import KINDS, LONGEST_SIDE, Record, format_key
+from iofast.record import LONGEST_SIDE, Record, format_key
 from iofast.remote.urls import absolute, is_url
 
 _SHOWN = tuple(name for name in FACTS if name != "position")
@@ -138,16 +138,6 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
 
     def _key(self, index: int) -> str:
         return format_key(int(self.positions(np.array([index], np.int64))[0]), self.manifest.key_width)
-
-    def _named(self, field: str | None) -> list[str]:
-        """The fields that are looked for, the first one that a record has: `field`, or images."""
-        fields = self.manifest.fields
-        if field is not None and field not in fields:
-            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
-        images = [name for name in KINDS if name in fields] if field is None else [field]
-        if not images:
-            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
-        return images
 
     def _located(self, indices: NDArray[np.int64], fields: Sequence[str], facts: Sequence[str]) -> Located:
         """The places of the first of `fields` that each record has, checked; columns that are not asked for are 0."""

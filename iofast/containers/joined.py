@@ -89,23 +89,17 @@ class JoinedReader(Reader):
             for places in self.parts[part].stored_places(located.rows(rows)._replace(indices=own))
         ]
 
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
+    def _values(
+        self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
         self._check(field)
         indices = dense(indices, len(self), "joined")
         values = np.full(len(indices), None, object)
         for part, rows, own in self._groups(indices):
             if field is None or field in self.parts[part].manifest.fields:
-                errors: Failures | None = None if failed is None else {}
+                errors: Failures = {}
                 values[rows] = self.parts[part].values(own, field, check=check, failed=errors)
-                if failed is not None and errors:
-                    failed.update((int(np.arange(len(indices))[rows][row]), error) for row, error in errors.items())
+                wrong.update((int(np.arange(len(indices))[rows][row]), error) for row, error in errors.items())
         listed: list[bytes | None] = values.tolist()
         return listed
 
@@ -187,6 +181,13 @@ class JoinedReader(Reader):
         if len(labels) and labels.max() >= len(numbers):
             raise ContainerError(f"{self.names[part]} has label {labels.max()}, but {len(numbers)} classes")
         return np.where(labels < 0, labels, numbers[labels])
+
+
+def containers_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
+    """The containers that a reader joins, or its only one, each with its path."""
+    if isinstance(reader, JoinedReader):
+        return list(zip(reader.parts, reader.names, strict=True))
+    return [(reader, source)]
 
 
 def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Located:

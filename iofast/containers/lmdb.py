@@ -22,7 +22,7 @@ from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import FileBytes, retried
 from iofast.containers.index import IndexView
 from iofast.containers.indexed_reader import IndexedReader, Opening
-from iofast.containers.lmdb_pages import META_END, Tree, read_meta, read_metas
+from iofast.containers.lmdb_pages import Tree, read_meta, read_metas
 from iofast.containers.lmdb_writer import MANIFEST_KEY, RESERVED, LmdbWriter, find_block, index_key
 from iofast.containers.located import Located, steps
 from iofast.containers.manifest import Manifest, Shard
@@ -143,12 +143,10 @@ class _OpenedFile(Opening):
 
     def _read(self) -> None:
         path = self.path
-        while True:
+        meta = read_meta(self.data, path)
+        if meta.file_size > len(self.data):  # another program may have written to it since it was opened
+            self.data = open_bytes(path)
             meta = read_meta(self.data, path)
-            self._read_metas = self._metas(meta.page_size)
-            if read_meta(self.data, path) == meta:
-                break
-            self.data = open_bytes(path)  # a writer is at work, and the file may have grown
         self.tree = Tree(self.data, meta, path)
         manifest = self._read_manifest()
         find = partial(find_block, self.tree, path)  # a method would make a cycle and keep the file open
@@ -162,14 +160,7 @@ class _OpenedFile(Opening):
         if self.data.is_stored:  # a version of an object does not change
             return False
         self.data.check_size()
-        # compare bytes first: every batch asks, and parsing the pages takes four times as long
-        if self._metas(self.tree.meta.page_size) == self._read_metas:
-            return False
         return read_meta(self.data, self.path).txnid != self.tree.meta.txnid
-
-    def _metas(self, second: int) -> tuple[bytes, bytes]:
-        """The bytes of the two meta pages, at offsets 0 and `second`."""
-        return self.data[:META_END], self.data[second : second + META_END]
 
     def _read_manifest(self) -> Manifest:
         place = self.tree.find(MANIFEST_KEY) if self.tree.meta.flags == 0 else None

@@ -57,7 +57,6 @@ class LmdbWriter(Writer):
         self.path = self.folder / name
         self._environment: lmdb.Environment | None = None
         self._transaction: lmdb.Transaction | None = None
-        self._size = 0  # bytes of payloads in the transaction
 
     @property
     def files(self) -> dict[str, str]:
@@ -100,9 +99,6 @@ class LmdbWriter(Writer):
                     found = cursor.next()
                 yield position, fields, ImageInfo(*info), {name: sums[name][row] for name in fields}
 
-    def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
-        return self._size + sum(map(len, fields.values()))
-
     def abort(self) -> None:
         """Close everything. Committed sections stay for a later `resume`."""
         if self._transaction is not None:
@@ -118,12 +114,11 @@ class LmdbWriter(Writer):
         used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
         if used > environment.info()["map_size"] - MAP_STEP // 2:
             environment.set_mapsize((used // MAP_STEP + 2) * MAP_STEP)
-        self._transaction, self._size = environment.begin(write=True), 0
+        self._transaction = environment.begin(write=True)
 
     def _append(self, key: str, fields: Mapping[str, bytes], info: ImageInfo) -> Mapping[str, int]:  # noqa: ARG002
         for name in sorted(fields):
             self._put(f"{key}.{name}".encode(), fields[name])
-            self._size += len(fields[name])
         return {}
 
     def _commit(self, section: Section) -> None:  # noqa: ARG002

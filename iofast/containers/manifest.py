@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.errors import ContainerError
+from iofast.option import CLASS_ORDERS
 from iofast.record import KEY_WIDTH, check_field
 
 VERSION = 4
@@ -22,7 +23,6 @@ MAX_FIELDS = 1024
 MAX_CLASSES = 1 << 20
 MAX_CLASS_NAME = 4096
 MAX_BYTES = 64 << 20
-CLASS_ORDERS = ("lexicographic", "natural", "file")
 WHOLE = "all"  # the only split of a set without splits; in other sets, the union of all splits
 
 T = TypeVar("T")

@@ -13,20 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast.containers.any_bytes import StoredPlaces, open_bytes
-from iofast.containers.base import Failures, Located, Reader
+from iofast.containers.base import Located, Reader
 from iofast.containers.columns import ABSENT
-from iofast.containers.file_bytes import FileBytes, advice, bounded, keep, read_at
+from iofast.containers.file_bytes import MAX_OPEN, FileBytes, advice, bounded, keep, read_at
 from iofast.errors import ContainerError, IofastError, because
 from iofast.kernel import Payloads
+from iofast.record import KINDS
 from iofast.remote.urls import is_url
 
 if TYPE_CHECKING:
     from iofast.containers.stored_bytes import StoredBytes
     from iofast.mirror.stored import StoredObject
     from iofast.remote.store import ObjectInfo
-
-MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
-_AT_A_TIME = MAX_OPEN // 2  # files that a call of `values` opens at a time: enough descriptors for two threads
 
 
 class OpenFiles:
@@ -206,7 +204,12 @@ class _Permit:
 
 
 class FilesReader(Reader):
-    """A Reader whose payloads are in files; `Located.file` is the number of a file in `_files`."""
+    """A Reader whose payloads are in files; `Located.file` is the number of a file in `_files`.
+
+    `path` names the container in messages.
+    """
+
+    path: str
 
     @abstractmethod
     def _files(self) -> OpenFiles:
@@ -231,29 +234,12 @@ class FilesReader(Reader):
         )
         return [places]
 
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
-    ) -> list[bytes | None]:
-        """See `Reader.values`. At most `_AT_A_TIME` files are opened at a time: more take 2 to 4 times as long."""
-        located = self.places(indices, field)
-        step = max(1, min(_AT_A_TIME, self._files().most // 2))
-        if len(located.indices) <= step:  # as many files at most; `np.unique` took a fifth of the time of `record`
-            return self._read_located(located, field or "image", check, failed)
-        numbers, place = np.unique(located.file, return_inverse=True)
-        if len(numbers) <= step:
-            return self._read_located(located, field or "image", check, failed)
-        values: list[bytes | None] = [None] * len(located.indices)
-        for group in range(0, len(numbers), step):
-            rows = np.flatnonzero((place >= group) & (place < group + step))
-            errors: Failures | None = None if failed is None else {}
-            found = self._read_located(located.rows(rows), field or "image", check, errors)
-            for row, value in zip(rows.tolist(), found, strict=True):
-                values[row] = value
-            if failed is not None and errors:
-                failed.update((int(rows[row]), error) for row, error in errors.items())
-        return values
+    def _named(self, field: str | None) -> list[str]:
+        """The fields that are looked for, the first one that a record has: `field`, or images."""
+        fields = self.manifest.fields
+        if field is not None and field not in fields:
+            raise KeyError(f"{self.path} has no field {field!r}, only {', '.join(fields)}")
+        images = [name for name in KINDS if name in fields] if field is None else [field]
+        if not images:
+            raise KeyError(f"{self.path} has no image field, only {', '.join(fields)}")
+        return images

@@ -38,9 +38,8 @@ class ShardReader(IndexedReader[Opening]):
 
     writer: ClassVar[type[ShardWriter]]
 
-    def __init__(self, path: str | os.PathLike[str], *, published: bool = True, whole: bool = True) -> None:
-        if published:  # during publishing the caller has already checked this
-            check_finished(absolute(path))
+    def __init__(self, path: str | os.PathLike[str], *, whole: bool = True) -> None:
+        check_finished(absolute(path))
         super().__init__(path)
         self.broken: dict[int, str] = {}
         paths = self._open().files.paths

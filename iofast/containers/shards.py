@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from iofast.containers.any_bytes import open_bytes
-from iofast.containers.file_bytes import FileBytes, retried
+from iofast.containers.file_bytes import retried
 from iofast.containers.index import BLOCK, IndexView, Layout
 from iofast.containers.manifest import WHOLE, Manifest
 from iofast.containers.publish import MARKER
@@ -129,12 +129,9 @@ def check_finished(path: str | os.PathLike[str]) -> None:
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of the set `path`. Raises `FileNotFoundError` if there is none, and `ContainerError`."""
-    if is_url(path):
-        where = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
-        stored = open_bytes(where)
-        return retried(stored, lambda: Manifest.from_json(stored[:], where))
     file = f"{os.fspath(path)}{MANIFEST_SUFFIX}"
-    return Manifest.from_json(FileBytes(file)[:], file)
+    data = open_bytes(file)
+    return retried(data, lambda: Manifest.from_json(data[:], file))
 
 
 def open_index(path: str | os.PathLike[str], manifest: Manifest) -> IndexView:

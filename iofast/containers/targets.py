@@ -19,12 +19,12 @@ from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import LMDB, TFRECORD, WRITTEN
 from iofast.containers.folder_writer import FolderTarget, FolderWriter
-from iofast.containers.joined import JoinedReader
+from iofast.containers.joined import containers_of
 from iofast.containers.lmdb import LmdbWriter
 from iofast.containers.manifest import Description
 from iofast.containers.publish import LOCK, Target
 from iofast.containers.shards import MANIFEST_SUFFIX, SHARD_SIZE, read_manifest
-from iofast.containers.writer import INDEX_SUFFIX, Writer
+from iofast.containers.writer import INDEX_SUFFIX, TRANSACTION_BYTES, Writer
 from iofast.errors import ContainerError, OptionError, TargetError
 from iofast.option import check_effect, parse_size
 from iofast.record import KEY_WIDTH
@@ -94,11 +94,15 @@ class ShardTarget(Target):
         return [*self._described, *filter(self.owns, shards)]  # a damaged or hostile manifest may name anything
 
 
-def shard_bytes(size: int | str | None, target: Target) -> int:
-    """Bytes of a shard: `size`, by default `SHARD_SIZE`. Raises `OptionError` if the target has no shards."""
+def section_bytes(size: int | str | None, target: Target) -> int:
+    """About how many bytes a section gets: `size` or `SHARD_SIZE` for a shard, `TRANSACTION_BYTES` for other targets.
+
+    Raises `OptionError` for a size of a target without shards.
+    """
+    is_shards = isinstance(target, ShardTarget)
     if size is None:
-        return SHARD_SIZE
-    check_effect(f"shard_size={size}", isinstance(target, ShardTarget), "a target of shards", target.path.name)
+        return SHARD_SIZE if is_shards else TRANSACTION_BYTES
+    check_effect(f"shard_size={size}", is_shards, "a target of shards", target.path.name)
     return parse_size(size)
 
 
@@ -150,13 +154,6 @@ def writer_of(
     else:
         kind = tfrecord.TfrecordWriter if target.path.suffix in TFRECORD else tar.TarWriter
     return kind(folder or target.partial, target.path.name, description, key_width)
-
-
-def containers_of(reader: Reader, source: str = "") -> list[tuple[Reader, str]]:
-    """The containers that a reader joins, or its only one, each with its path."""
-    if isinstance(reader, JoinedReader):
-        return list(zip(reader.parts, reader.names, strict=True))
-    return [(reader, source)]
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:

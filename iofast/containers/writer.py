@@ -76,6 +76,7 @@ class Writer(ABC):
         self._rows = RowsBuilder()
         self._fields: set[str] = set()  # legal names that occurred
         self._last = -1
+        self._bytes = 0  # of payloads in the open section
 
     def resume(self, sections: Iterable[Section]) -> list[Section]:
         """Find those of the sections that an earlier run finished, remove the rest of its work on them.
@@ -99,7 +100,7 @@ class Writer(ABC):
         if self._section is not None:
             raise ContainerError(f"{self.name}: section {self._section.number} is not finished yet")
         check_split_name(section.split)
-        self._section, self._rows, self._last = section, RowsBuilder(), section.start - 1
+        self._section, self._rows, self._last, self._bytes = section, RowsBuilder(), section.start - 1, 0
         with self._errors():
             self._begin(section)
 
@@ -123,6 +124,7 @@ class Writer(ABC):
             offsets = self._append(key, fields, info)
         self._fields.update(fields)
         self._last = position
+        self._bytes += sum(map(len, fields.values()))
         self._rows.add(
             position, info, [(name, offsets.get(name, 0), len(fields[name]), crcs[name]) for name in sorted(fields)]
         )
@@ -160,9 +162,9 @@ class Writer(ABC):
     def files(self) -> dict[str, str]:
         """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
 
-    @abstractmethod
-    def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
-        """Bytes of the open section if it had this record, too; of a shard, those of its file."""
+    def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
+        """Bytes of the payloads in the open section if it had this record, too; of a shard, those of its file."""
+        return self._bytes + sum(map(len, fields.values()))
 
     @abstractmethod
     def _begin(self, section: Section) -> None:

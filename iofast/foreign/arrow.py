@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.columns import NOWHERE, Arrays, columns_of
-from iofast.containers.manifest import CLASS_ORDERS
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, DecodeError, OptionError
 from iofast.foreign.arrow_schema import Leaf, meaning
-from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, check_unchanged, number_of
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, check_unchanged
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
 from iofast.foreign.table_files import TableFile
-from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, image_field
+from iofast.option import CLASS_ORDERS
+from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, field_of, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import Labels, class_names, read_labels, unused
@@ -270,15 +270,14 @@ def _field_names(leaves: Sequence[Leaf], places: Sequence[_Places], header: _Hea
 
 
 def _sizes(names: list[str], places: Sequence[_Places], count: int, header: _Header) -> Arrays:
-    """Width, height (0 if unreadable), orientation and format of all images, from their headers.
+    """Width, height (0 if unreadable) and orientation of all images, from their headers.
 
     If their formats differ, or are not that of the field's name, the field is renamed to `jpg`.
     """
     width, height = np.zeros(count, np.int32), np.zeros(count, np.int32)
-    orientation, formats = np.ones(count, np.uint8), np.zeros(count, np.uint8)
+    orientation, is_named = np.ones(count, np.uint8), np.ones(count, np.bool_)
     image = image_field(tuple(names))
     if image is not None:
-        formats[:] = number_of(image)
         offset, length = places[names.index(image)]
 
         def read(start: int, stop: int) -> None:
@@ -286,11 +285,9 @@ def _sizes(names: list[str], places: Sequence[_Places], count: int, header: _Hea
                 with contextlib.suppress(DecodeError):
                     found = header(row, int(offset[row]), int(length[row]))
                     width[row], height[row], orientation[row] = found.width, found.height, found.orientation
-                    formats[row] = number_of(found.format)
+                    is_named[row] = field_of(found.format) == image
 
         in_threads(read, count, " images", "reading headers", chunk=_CHUNK)
-        if (formats == number_of(image)).all():
-            formats[:] = 0
-        else:
+        if not is_named.all():
             names[names.index(image)] = IMAGE_FIELDS[0]
-    return {"width": width, "height": height, "orientation": orientation, "format": formats}
+    return {"width": width, "height": height, "orientation": orientation}

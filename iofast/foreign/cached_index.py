@@ -31,19 +31,16 @@ from iofast.source.arrays import Strings
 from iofast.source.cache import CachedIndex, cache_file, cached, load
 from iofast.source.table import check_file
 
-FORMATS = ("jpg", "png", "webp", "gif", "bmp", "tif")  # the column `format` has indices of these
 MAX_RECORDS = 655_360_000  # of one index, which a scan builds in memory: 40 GB for one field
 MAX_NAMES = 100  # names of members or features kept for error messages; each record may have new ones
-_NUMBER = {"jpeg": 0, "tiff": 5} | {name: number for number, name in enumerate(FORMATS)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignIndex(CachedIndex):
     """Columns with one row per record.
 
-    `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; `format`
-    of the image (see `FORMATS`); and `starts`, the number of records before each file. `open_index` sets
-    `fingerprint`, `state`, `stamps` and `scanned`.
+    `arrays` has the columns of an index of iofast (`containers.columns`), without checksums in most formats; and
+    `starts`, the number of records before each file. `open_index` sets `fingerprint`, `state`, `stamps` and `scanned`.
     """
 
     arrays: Arrays = field(repr=False)
@@ -108,6 +105,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     has_checksums: ClassVar[bool] = False
+    renames: ClassVar[bool] = True  # see `Reader.renames`
     names_are_fixed: ClassVar[bool] = False  # the files define all names, so `ForeignOptions` do not apply
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
@@ -190,11 +188,6 @@ def stamps(paths: Sequence[str]) -> NDArray[np.int64]:
                 raise unreadable(path, error) from None
             found[path] = status.st_size, status.st_mtime_ns
     return np.array([found[path] for path in paths], np.int64).reshape(-1, 2)
-
-
-def number_of(image_format: str) -> int:
-    """The index in `FORMATS` of a `kernel.Header.format`."""
-    return _NUMBER.get(image_format.lower(), 0)
 
 
 def joined(files: Sequence[Arrays]) -> Arrays:

@@ -19,10 +19,10 @@ from iofast import kernel
 from iofast.containers.base import Located
 from iofast.containers.columns import FACTS, NOWHERE, Arrays, columns_of
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.lmdb_pages import META_END, Tree, read_meta
+from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
 from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, number_of
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
@@ -43,7 +43,6 @@ class Value(NamedTuple):
     width: int = 0
     height: int = 0
     orientation: int = 1
-    format: int = 0
     is_image: bool = True
 
 
@@ -92,11 +91,7 @@ class ForeignLmdbReader(ForeignReader):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         data = LmdbFile(path)
-        self._seen: tuple[bytes, ...] = ()  # the meta pages that were last compared with the index
         super().__init__(data.paths[0], data)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_seen": ()}
 
     def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
         """Raise `ContainerError`, too, if the file was written to since it was indexed."""
@@ -104,12 +99,9 @@ class ForeignLmdbReader(ForeignReader):
         if data is None:  # all descriptors are in use
             raise ContainerError(f"{self.path} cannot be opened")
         data.check_size()
-        metas = tuple(data[at : at + META_END] for at in (0, state[2]))
-        if metas != self._seen:  # comparing bytes is four times as fast as parsing the pages
-            meta = read_meta(data, self.path)
-            if (meta.txnid, meta.last_page) != state[:2]:
-                raise ContainerError(f"{self.path} was written to since it was indexed: open it again")
-            self._seen = metas
+        meta = read_meta(data, self.path)
+        if (meta.txnid, meta.last_page) != state[:2]:
+            raise ContainerError(f"{self.path} was written to since it was indexed: open it again")
         return super()._located(fields, indices)
 
 
@@ -143,7 +135,7 @@ def _texts(keys: Strings, images: Strings) -> NDArray[np.int64]:
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
     """The members of `Value` of all entries, as columns."""
-    kinds = FACTS | {"is_image": "|b1", "format": "|u1"}
+    kinds = FACTS | {"is_image": "|b1"}
     rows: Arrays = {name: np.zeros(len(places), kinds[name]) for name in Value._fields}
 
     def read(start: int, stop: int) -> None:
@@ -166,7 +158,7 @@ def _read_head(data: FileBytes, offset: int, length: int) -> Value:
             header = kernel.read_header(head)
     except DecodeError:
         return Value(is_image=has_magic)
-    return Value(header.width, header.height, header.orientation, number_of(header.format))
+    return Value(header.width, header.height, header.orientation)
 
 
 def _first(data: FileBytes, keys: Strings, places: NDArray[np.int64]) -> str:

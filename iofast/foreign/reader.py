@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast import kernel
 from iofast.containers.base import Failures, Located, dense
 from iofast.containers.columns import columns_of
 from iofast.containers.located import locate_in
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.errors import ContainerError, OptionError
-from iofast.foreign.cached_index import FORMATS, ForeignIndex, Format, open_index, reopen_index
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, Record, format_key
+from iofast.errors import ContainerError, DecodeError, OptionError
+from iofast.foreign.cached_index import ForeignIndex, Format, open_index, reopen_index
+from iofast.record import JSON_FIELD, KINDS, LABEL_FIELD, Record, field_of, format_key
 from iofast.remote.urls import is_url
 from iofast.source.listing import few, printable
 
-_JPEG = IMAGE_FIELDS[0]  # the image's field in some formats, whatever its encoding
+_JPEG = KINDS[0]  # the image's field in some formats, whatever its encoding
 
 
 class ForeignReader(FilesReader):
@@ -37,7 +39,7 @@ class ForeignReader(FilesReader):
         index = self._index
         self.unplaced, self.left_out = index.unplaced, index.left_out
         self.has_paths = JSON_FIELD in index.unplaced
-        self.renames = bool(index.arrays["format"].any())
+        self.renames = data.renames
         self.manifest = index.manifest(int(index.stamps[: len(data.paths), 0].sum()))
         self._check_options(index)
 
@@ -54,30 +56,20 @@ class ForeignReader(FilesReader):
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""
-        fields, known = self._open().fields, self.manifest.fields
-        if field is None and not self._images():
-            raise KeyError(f"{self.path} has no image field, only {', '.join(known)}")
-        if field is not None and field not in fields:
-            if field in known:
-                raise KeyError(f"{self.path}: field {field!r} lies in no file")
-            raise KeyError(f"{self.path}: no field {field!r}, only {', '.join(known)}")
-        return self._located(self._images() if field is None else [field], indices)
+        if field in self.unplaced and field in self.manifest.fields:
+            raise KeyError(f"{self.path}: field {field!r} lies in no file")
+        return self._located(self._named(field), indices)
 
     def columns(self, indices: NDArray[np.int64]) -> Located:
-        return self._located(self._images(), indices)
+        return self._located([name for name in KINDS if name in self._open().fields], indices)
 
-    def values(
-        self,
-        indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,
-        failed: Failures | None = None,
+    def _values(
+        self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
         if field in self.unplaced and field in self.manifest.fields:
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
-        return super().values(indices, field, check=check, failed=failed)
+        return super()._values(indices, field, check, wrong)
 
     def keys(self, located: Located) -> list[str]:
         """Return the keys of the records in `located`. A byte that is not UTF-8 is written as in `\\xe9`."""
@@ -85,10 +77,12 @@ class ForeignReader(FilesReader):
 
     def record(self, index: int) -> Record:
         """See `Reader.record`. An encoded image is named by its format."""
-        opened, row = self._open(), int(dense(np.array([index]), len(self), self.path)[0])
+        row = int(dense(np.array([index]), len(self), self.path)[0])
         fields = self.all_values(np.array([row]))[0]
-        if _JPEG in fields:
-            fields[FORMATS[int(opened.arrays["format"][row])]] = fields.pop(_JPEG)
+        if self.renames and _JPEG in fields:
+            with contextlib.suppress(DecodeError):
+                name = field_of(kernel.read_header(fields[_JPEG]).format)
+                fields[name] = fields.pop(_JPEG)
         return Record(self._key(row), dict(sorted(fields.items())))
 
     def name(self, index: int) -> str:
@@ -115,10 +109,6 @@ class ForeignReader(FilesReader):
         base = self.format.options.label_base
         if base and not index.labelled:
             raise OptionError(f"{self.path}: no record has a label, so none counts from {base} (labels-from)")
-
-    def _images(self) -> list[str]:
-        """The fields that can be a record's image, in the order of preference."""
-        return [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in self._open().fields]
 
     def _located(self, fields: Sequence[str], indices: NDArray[np.int64]) -> Located:
         """Return each record's place of the first of `fields` that it has."""

@@ -53,6 +53,7 @@ class TarShards(Format):
     """The shards of one set, in the given order."""
 
     name = "webdataset"
+    renames = False
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
         super().__init__(paths, options)
@@ -68,7 +69,6 @@ class TarShards(Format):
             found = f"{count} records with {len(fields)} different fields"
             raise ContainerError(f"{self.paths[0]} …: {found} are too many")
         arrays = joined([scan.rows.arrays() for scan in scans])
-        arrays["format"] = np.zeros(count, np.uint8)
         return ForeignIndex(
             arrays=arrays,
             fields=fields,

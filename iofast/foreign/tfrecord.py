@@ -25,7 +25,7 @@ from iofast.bars import open_bar
 from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.columns import RowsBuilder, fields_in
 from iofast.containers.file_bytes import FileBytes
-from iofast.containers.manifest import CLASS_ORDERS, MAX_CLASS_NAME
+from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError, IofastError, unreadable
 from iofast.foreign.cached_index import (
@@ -36,11 +36,11 @@ from iofast.foreign.cached_index import (
     few_names,
     joined,
     may_be_there,
-    number_of,
 )
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.tfrecord_features import FeatureNames, Understood, understand
 from iofast.kernel import Header, crc32c, read_header
+from iofast.option import CLASS_ORDERS
 from iofast.record import ImageInfo
 from iofast.remote.urls import is_url
 from iofast.source.arrays import Strings, StringsWriter
@@ -68,7 +68,7 @@ class TfrecordFiles(Format):
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:
         """Read all records of all files."""
         files = self._read(int(stamped[:, 0].sum()))
-        arrays = joined([{**rows.rows.arrays(), "format": np.array(rows.formats, np.uint8)} for rows in files])
+        arrays = joined([rows.rows.arrays() for rows in files])
         fields = fields_in(arrays)
         json = Strings.join(rows.json.finish() for rows in files)
         order, warnings, classes = CLASS_ORDERS[-1], list[str](), _classes(files, arrays["label"])
@@ -139,8 +139,7 @@ class _FileScan:
     """The records of one file, in arrays: lists would take half a gigabyte for ImageNet."""
 
     def __init__(self) -> None:
-        self.rows, self.formats = RowsBuilder(), bytearray()
-        self.json = StringsWriter()
+        self.rows, self.json = RowsBuilder(), StringsWriter()
         self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
         self.names: dict[str, int] = {}  # class names of records without a number, numbered as they appear
         self.named = array.array("i")  # which of them a record has, or -1
@@ -194,7 +193,6 @@ def _add(rows: _FileScan, data: FileBytes, frame: Framing, options: FeatureNames
 def _append(rows: _FileScan, found: Understood, places: Sequence[_Place], header: Header | None) -> None:
     shape = () if header is None else (header.width, header.height, header.orientation)
     rows.rows.add(len(rows.rows), ImageInfo(found.label, *shape), places)
-    rows.formats.append(0 if header is None else number_of(header.format))
     rows.json.add(found.json or b"")
     if not found.features <= rows.features and len(rows.features) < MAX_NAMES:
         rows.features |= found.features

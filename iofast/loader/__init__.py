@@ -16,7 +16,7 @@ batches.py        one batch as a job for threads; failed samples
 delivery.py       to the consumer, by way of its device
 resident.py       a whole dataset in device memory; filling.py puts it there
 finishing.py      from uint8 images to the values of a batch
-unmade.py         images that the device makes; there.py: JPEGs that it decodes
+there.py          images that the device makes
 loader_stats.py   sums and failures; trace.py: when each batch was made
 """
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from iofast.batch_memory import BatchMemory, empty
 from iofast.errors import OptionError
-from iofast.loader.canvas import Images, one_channel, padded
+from iofast.loader.canvas import Images, each_tensor, padded
 from iofast.loader.finishing import finished, made_there
 from iofast.loader.samples import Samples
 from iofast.loader.spec import BatchSpec
-from iofast.loader.unmade import Unmade
+from iofast.loader.there import Unmade
 from iofast.transforms.mixing import Mix
 from iofast.work import Work
 
@@ -70,6 +70,7 @@ def finish(
     """
     if "image" not in spec.collates and not spec.pipeline.views:
         if isinstance(images, Unmade):
+            assert bus is not None  # only a device makes images
             images = images.made(spec, work, bus)
         elif isinstance(images, torch.Tensor) and not spec.finishes:  # else the kernel has finished them
             images = _apply(spec, images, work, memory, bus)
@@ -78,7 +79,9 @@ def finish(
             images = [_apply(spec, image, own, None, bus)[0] for image, own in rows]
         if isinstance(images, list) and spec.options.ragged == "pad":
             images = padded(images, memory_format=spec.options.memory_format)
-    return one_channel(images) if spec.options.image_mode == "L" else images
+    if spec.options.image_mode == "L":  # the first of three equal channels, in memory of its own
+        images = each_tensor(images, lambda each: each[..., :1, :, :].contiguous())
+    return images
 
 
 def _apply(
@@ -101,15 +104,6 @@ def _apply(
         torch.empty(shape, dtype=dtype, memory_format=layout) if memory is None else empty(memory, shape, dtype, layout)
     )
     return finished(images, ops, work, out)
-
-
-def arrays(batch: Any) -> Any:
-    """A batch with NumPy arrays in place of its tensors. They share memory, which stays while an array does."""
-    if isinstance(batch, torch.Tensor):
-        return batch.numpy()
-    if isinstance(batch, dict):
-        return {name: arrays(column) for name, column in batch.items()}
-    return type(batch)(map(arrays, batch)) if type(batch) in (tuple, list) else batch
 
 
 def sizes_of(images: Any) -> NDArray[np.float64]:
@@ -200,14 +194,9 @@ def _in_place(own: torch.Tensor, images: list[Any]) -> bool:
 def _rows_of(images: Images, rows: NDArray[np.intp]) -> Images:
     if isinstance(images, Unmade):
         return images.rows(rows)
-    if isinstance(images, torch.Tensor):
-        return images[torch.from_numpy(rows)]
-    if isinstance(images, dict):
-        return {
-            name: _rows_of(own, rows) if isinstance(own, torch.Tensor) else [_rows_of(one, rows) for one in own]
-            for name, own in images.items()
-        }
-    return [images[row] for row in rows.tolist()]
+    if isinstance(images, list):
+        return [images[row] for row in rows.tolist()]
+    return each_tensor(images, lambda each: each[torch.from_numpy(rows)])
 
 
 def _pair(columns: dict[str, Any]) -> Pair:

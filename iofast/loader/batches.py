@@ -9,16 +9,18 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from iofast.choices import generator
 from iofast.errors import DecodeError
-from iofast.loader.assemble import Batch, arrays, assemble
+from iofast.loader.assemble import Batch, assemble
+from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.pixels import Pixels
-from iofast.loader.plan import BatchPlans, LoaderParts, plan_samples
+from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.samples import Samples
-from iofast.loader.there import There
+from iofast.loader.there import SentJpegs
 from iofast.prefetch import PrefetchJob
 from iofast.work import Work
 
@@ -72,7 +74,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
 
     def run(self, number: int, part: range) -> None:
         begun, contexts = monotonic_ns(), self._contexts
-        times = self._samples.make(contexts.context(number), contexts.stages, part.start, part.stop)
+        times = self._samples.make(contexts.context(number), contexts.stages, np.arange(part.start, part.stop))
         if contexts.trace is not None:
             contexts.trace.made((self._epoch, self._batch), begun, *times)
 
@@ -83,7 +85,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         if (trace := self._contexts.trace) is not None:
             trace.add("values", (self._epoch, self._batch), begun, monotonic_ns())
         pixels = samples.pixels
-        if pixels is None or not isinstance(pixels.canvas, There):
+        if pixels is None or not isinstance(pixels.canvas, SentJpegs):
             return made
         self._contexts.on_device += len(samples.plan) - len(pixels.canvas.given)
         return made._replace(redo=partial(self._redone, samples, pixels, made.failures))
@@ -91,7 +93,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
     def _redone(self, samples: Samples, pixels: Pixels, before: list[Failure], rows: list[int]) -> FinishedBatch:
         """The batch once more, of which the CPU decodes `rows`."""
         with self._contexts.spare() as context:
-            pixels.decode_rest(context, rows)
+            pixels.make_rest(context, self._contexts.stages, rows)
         made = self._completed(samples)
         return made._replace(failures=before + [each for each in made.failures if each not in before])
 
@@ -113,13 +115,14 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
 
         Failures of samples that only fill the batch up are left out, because another rank counts them.
         """
-        failures, action = samples.failures(), self._parts.spec.options.on_error
+        action, failed = self._parts.spec.options.on_error, sorted(samples.plan.reasons)
+        failures = samples.failures(failed)
         if action == "raise" or len(failures) == len(samples.plan) >= SYSTEMATIC:
             raise _error(failures, len(samples.plan))
         filling = set(samples.plan.positions[~self._valid].tolist())
         if action == "replace":
-            failures += self._replace(samples, sorted(samples.plan.reasons))
-        elif len(samples.plan.reasons) == len(samples.plan):  # an empty batch would leave other ranks waiting
+            failures += self._replace(samples, failed)
+        elif len(failed) == len(samples.plan):  # an empty batch would leave other ranks waiting
             failures += self._replace(samples, [0])
             self._valid[0] = False  # counts as fill: a single rank would have dropped it
         return [failure for failure in failures if failure.position not in filling]
@@ -128,16 +131,12 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         """Draw other samples for `rows` until none fails. Return the failures on the way."""
         failures: list[Failure] = []
         for attempt in range(1, ATTEMPTS + 1):
-            left = np.array([row for row in rows if row in samples.plan.reasons], np.intp)
-            if not len(left):
+            left = [row for row in rows if row in samples.plan.reasons]
+            if not left:
                 return failures
-            drawn = plan_samples(self._parts, self._epoch, samples.plan.positions[left], attempt)
-            others = Samples(drawn, samples)
             with self._contexts.spare() as context:
-                others.make(context, self._contexts.stages, 0, len(drawn))
-            failures += others.failures()
-            good = np.array([row for row in range(len(left)) if row not in drawn.reasons], np.intp)
-            samples.take(left[good], others, good)
+                samples.replace(context, self._contexts.stages, np.array(left), attempt)
+            failures += samples.failures(left)
         if any(row in samples.plan.reasons for row in rows):
             last = failures[-1] if failures else "no other image has the size of this batch"
             raise DecodeError(f"{last}; the {ATTEMPTS} samples drawn for its place failed too")
@@ -153,7 +152,7 @@ def mapped(parts: LoaderParts, batch: Batch, epoch: int, number: int) -> Batch:
     """Batch `number` of an epoch as `output` asks for it, given to the user's `map_batch`, if there is one."""
     function, epochs = parts.spec.options.map_batch, parts.epochs
     if parts.spec.options.output == "numpy":
-        batch = arrays(batch)
+        batch = each_tensor(batch, torch.Tensor.numpy)  # the arrays share the tensors' memory
     if function is None:
         return batch
     position = int(epochs.drawn_at(epochs.schedule.positions(number)[0][:1])[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,21 +39,20 @@ class Canvas(ABC):
     def __init__(self, plan: SamplePlan) -> None:
         self.plan = plan
 
+    def to_read(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of `rows` whose payloads must be read."""
+        return rows
+
     @abstractmethod
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """Decode rows and return their status, int32."""
 
     def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        """Decode rows that were decoded before, perhaps by other boxes."""
+        """Decode rows that were decoded before, perhaps other samples or by other boxes."""
         return self.decode(wanted)
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether each of `rows`, whose boxes have changed, can be decoded again."""
-        return np.ones(len(rows), np.bool_)
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        """Replace `rows` by the rows `of` another canvas, which was made for that."""
+    def renew(self, rows: NDArray[np.intp]) -> None:  # noqa: B027  images of one size need nothing
+        """Prepare `rows`, whose samples or boxes have changed, for `decode_again`."""
 
     @abstractmethod
     def images(self) -> Images:
@@ -65,7 +64,6 @@ class Uniform(Canvas):
 
     def __init__(self, plan: SamplePlan, size: tuple[int, int], memory: BatchMemory, storage: Storage) -> None:
         super().__init__(plan)
-        self._size = size
         self._images = empty(memory, (len(plan), 3, *size), *storage)
         self._out = rows_of(self._images)
 
@@ -74,20 +72,8 @@ class Uniform(Canvas):
         boxes, flips = self.plan.boxes[rows], self.plan.flips[rows]
         return kernel.decode_into(context, source, boxes, flips, self._out, rows, finish)
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, if a transform makes images one size."""
-        return self.plan.has_size(rows, self._size)
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        self._out[rows] = other._out[of]
-
     def images(self) -> torch.Tensor:
         return self._images
-
-    def row(self, row: int) -> NDArray[Any]:
-        """(height, width, 3), a view."""
-        out: NDArray[Any] = self._out[row]
-        return out
 
 
 class Ragged(Canvas):
@@ -108,15 +94,10 @@ class Ragged(Canvas):
         kernel.decode_each(context, source, boxes, self.plan.flips[rows], outs, status, finish)
         return status
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, since a row whose size has changed gets new memory."""
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        """See `Canvas`: they get memory of their sizes."""
         for row, image in zip(rows.tolist(), self._allocated(self.plan.boxes[rows]), strict=True):
             self._images[row] = image
-        return super().fits(rows)
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self._images[row] = other._images[source]
 
     def images(self) -> list[torch.Tensor]:
         return list(self._images)
@@ -153,13 +134,15 @@ def size_of(boxes: NDArray[np.int32]) -> tuple[int, int]:
     return height, width
 
 
-def one_channel(images: Any) -> Any:
-    """The first of three equal channels, in memory of its own."""
-    if isinstance(images, torch.Tensor):
-        return images[..., :1, :, :].contiguous()
-    if isinstance(images, dict):
-        return {name: one_channel(own) for name, own in images.items()}
-    return [one_channel(each) for each in images]
+def each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """`value` with `function(tensor)` in place of each tensor, also in its lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: each_tensor(own, function) for name, own in value.items()}
+    if isinstance(value, list):
+        return [each_tensor(each, function) for each in value]
+    return tuple(each_tensor(each, function) for each in value) if type(value) is tuple else value
 
 
 def padded(

@@ -20,10 +20,11 @@ import torch
 from iofast.batch_memory import aside
 from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import BatchJob, FinishedBatch, mapped
+from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts
 from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.spec import PAIR
-from iofast.loader.unmade import Unmade
+from iofast.loader.there import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
 from iofast.prefetch.auto import State, first
 
@@ -65,16 +66,6 @@ class Delivery:
     def threads(self) -> list[Prefetch[Any, Any]]:
         """The threads that make batches, then the one that finishes them on the device, if there is one."""
         return [self.made] if self._ahead is None else [self.made, self._ahead]
-
-    @property
-    def ready(self) -> int:
-        """Batches that wait for the consumer, here and on the device."""
-        return sum(each.ready for each in self.threads)
-
-    @property
-    def depth(self) -> int:
-        """Batches that may be in the making or waiting."""
-        return sum(each.depth for each in self.threads)
 
     def __next__(self) -> Any:
         """The next batch, for `hand_over`."""
@@ -189,25 +180,14 @@ def on_device(parts: LoaderParts, made: FinishedBatch, bus: Bus) -> Batch:
     if isinstance(unmade, Unmade):
         moving["image"] = unmade.tensors()
     tensors: list[torch.Tensor] = []
-    _for_each_tensor(moving, tensors.append)
+    each_tensor(moving, tensors.append)
     copies = iter(_copied(bus, tensors))
-    columns |= _for_each_tensor(moving, lambda _: next(copies))
+    columns |= each_tensor(moving, lambda _: next(copies))
     if isinstance(unmade, Unmade):
         columns["image"] = unmade.with_copies(columns["image"])
     if "image" in columns and spec.finishes_on_device:
         columns["image"] = finish(spec, columns["image"], made.work, bus=bus)
     return columns if isinstance(batch, dict) else (columns["image"], columns["label"])
-
-
-def _for_each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """`value` with `function(tensor)` in place of each tensor, also in its lists and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list):
-        return [_for_each_tensor(each, function) for each in value]
-    if isinstance(value, dict):
-        return {name: _for_each_tensor(each, function) for name, each in value.items()}
-    return value
 
 
 def _copied(bus: Bus, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

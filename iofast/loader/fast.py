@@ -29,7 +29,7 @@ from iofast.loader.delivery import Delivery, deliver
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.filling import fill
 from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
-from iofast.loader.loader_stats import DEVICE, Contexts, Epoch, Failure, FailureLog, LoaderStats, Tally
+from iofast.loader.loader_stats import DEVICE, Contexts, Failure, FailureLog, LoaderStats, Tally
 from iofast.loader.options import INSTEAD, Fields, UsualOptions
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import LoaderParts
@@ -333,9 +333,8 @@ class FastLoader(Iterable[_BatchT]):
         contexts = Contexts(self._spec.decode, self._stages, trace)
         ahead = readahead(self._spec, self._epochs, self._resources, progress.epoch, progress.batch)
         with ExitStack() as ends:  # all are called, the last one first, also if a Ctrl-C interrupts one of them
-            epoch = Epoch(contexts)
-            self._tally.begin(epoch)
-            ends.callback(epoch.end)
+            self._tally.begin(contexts)
+            ends.callback(contexts.end)
             ends.callback(timing.left)
             if ahead is not None:
                 ends.callback(ahead.close)
@@ -343,12 +342,11 @@ class FastLoader(Iterable[_BatchT]):
             ready = ahead.wait if isinstance(ahead, StoredReadahead) else None
             delivery = self._delivery(contexts, (progress.epoch, progress.batch, progress.count), ready)
             ends.callback(delivery.close)
-            epoch.made_by(*delivery.threads)
+            contexts.made_by(*delivery.threads)
             timing.began()
             while True:
                 timing.waiting()
                 begun = monotonic_ns()
-                self._stages.queue.observe(delivery.ready, delivery.depth)
                 if (issued := next(delivery, None)) is None:
                     return
                 timing.arrived()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ from iofast.containers.base import Located
 from iofast.containers.changed import Rows, decode_again, refresh
 from iofast.errors import OptionError
 from iofast.kernel.contract import Payloads
-from iofast.loader.decoding import decodes_most, spread
+from iofast.loader.decoding import Tables, decodes_most, spread
 from iofast.loader.delivery import AHEAD
 from iofast.loader.finishing import Storage, made_there
-from iofast.loader.loader_stats import Contexts, Epoch, Tally
-from iofast.loader.resident import KeptJpegs, Resident
+from iofast.loader.loader_stats import Contexts, Tally
+from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources
 from iofast.loader.spec import BatchSpec
 from iofast.machine import free_memory, local_ranks
@@ -44,61 +44,22 @@ _MOST_CHECKED = 1 << 24  # pixels of them at a time
 _PER_PIXEL = 9  # bytes: coefficients and samples of 4:2:0, and RGBX
 _BEHIND = 2048  # bytes that damaged JPEGs may read
 
-_Kept = tuple[NDArray[np.uint8], NDArray[np.void]]  # JPEGs: their Huffman tables, and FILE (n,), to be filled
-
-
-class _Layout(NamedTuple):
-    """Where the images of all samples go: `sizes` (height, width), and where each begins and ends.
-
-    `jpegs` if they are kept.
-    """
-
-    located: Located
-    sizes: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    jpegs: _Kept | None = None
-
-    @classmethod
-    def of(cls, located: Located, *, jpegs: bool) -> _Layout:
-        # at least one pixel: an image of unknown size fails, and the kernel reports why
-        sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
-        if jpegs:
-            from iofast.gpu.jpegs import room
-            from iofast.gpu.stages import new_tables
-            from iofast.gpu.structs import FILE
-
-            places = room(located.length)
-            return cls(located, sizes, places[:-1], places[1:], (new_tables(), np.zeros(len(sizes), FILE)))
-        ends = np.cumsum(3 * sizes.prod(axis=1))
-        return cls(located, sizes, np.concatenate(([0], ends[:-1])), ends)
-
-    def parts(self) -> list[range]:
-        """Samples with no more than `PART` bytes together, or a single one that is larger."""
-        found, start = list[range](), 0
-        while start < len(self.ends):
-            stop = max(start + 1, int(np.searchsorted(self.ends, self.offsets[start] + PART, "right")))
-            found.append(range(start, stop))
-            start = stop
-        return found
-
 
 class _Part(PrefetchJob["_Part", range]):
-    """Some samples in memory of the host: their pixels, or records; and those that failed."""
+    """Some samples in memory of the host: their pixels, or records."""
 
     def __init__(
-        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, layout: _Layout, samples: range
+        self, spec: BatchSpec, contexts: Contexts, memory: BatchMemory, resident: Resident, samples: range
     ) -> None:
         self._spec, self._contexts, self._memory, self.samples = spec, contexts, memory, samples
-        self._layout = layout
+        self._resident = resident
         rows = slice(samples.start, samples.stop)
-        self._located, self._sizes = layout.located.rows(rows), layout.sizes[rows]
-        self._ends = layout.ends[rows] - layout.offsets[samples.start]
-        self.failed: dict[int, str] = {}
+        self._located, self._sizes = resident.located.rows(rows), resident.sizes[rows]
+        self._offsets = resident.offsets[samples.start : samples.stop + 1] - resident.offsets[samples.start]
 
     def prepare(self) -> list[range]:
-        self.bytes = self._memory.take((int(self._ends[-1]),))
-        rows = len(self._ends)
+        self.bytes = self._memory.take((int(self._offsets[-1]),))
+        rows = len(self.samples)
         return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
 
     def run(self, number: int, part: range) -> None:
@@ -108,50 +69,41 @@ class _Part(PrefetchJob["_Part", range]):
         with self._spec.dataset.reader.payloads(located, part.start, part.stop) as payloads:
             read += monotonic_ns() - begun  # opening files
             source = payloads.checked(self._spec.options.check is not None)
-            kept = self._layout.jpegs
-            left = np.arange(len(part)) if kept is None else self._kept(context, source, part, kept)
-            decode, wanted = partial(self._decode, context), np.arange(part.start, part.stop)
             status = np.zeros(len(part), np.int32)
-            status[left] = decode(source.rows(left), wanted[left])
-            if status.any():  # there is no room for changed images
+            if self._resident.tables is not None:
+                self._keep(context, source, part, self._resident.tables)
+            else:
+                decode, wanted = partial(self._decode, context), np.arange(part.start, part.stop)
+                status = decode(source, wanted)
                 again = Rows(self._spec.dataset.reader, located, wanted, source)
-                decode_again(again, status, decode, lambda rows: rows < 0)
+                decode_again(again, status, decode, lambda rows: rows < 0)  # there is no room for changed images
             for row in np.flatnonzero(status).tolist():
-                self.failed[self.samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
+                self._resident.failed[self.samples[part.start + row]] = kernel.failure(int(status[row]), source, row)
         read += context.read_ns
         stages.read.add(len(part), work_ns=read, nbytes=int(located.length[rows].sum()))
         failed = int(np.count_nonzero(status))
         stages.decode.add(len(part), work_ns=monotonic_ns() - begun - read, failed=failed)
 
-    def _kept(self, context: kernel.Context, source: Payloads, part: range, kept: _Kept) -> NDArray[np.intp]:
-        """Keep the records of a slice's JPEGs. Return the rows that the CPU has to decode."""
+    def _keep(self, context: kernel.Context, source: Payloads, part: range, tables: Tables) -> None:
+        """Make the records of a slice's JPEGs. Rows without a record are decoded by the CPU, for each batch."""
         from iofast.gpu import jpegs
 
-        first, (tables, all_files) = self.samples.start, kept
-        places = np.append(0, self._ends)[part.start : part.stop + 1]
-        files = all_files[first + part.start : first + part.stop]
-        status = np.zeros(len(part), np.int32)
-        jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, tables, files, status))
-        files["place"] += np.where(status == 0, self._layout.offsets[first], 0).astype(np.uint64)
-        return np.flatnonzero(status)
+        assert self._resident.files is not None
+        first, status = self.samples.start, np.zeros(len(part), np.int32)
+        places = self._offsets[part.start : part.stop + 1]
+        files = self._resident.files[first + part.start : first + part.stop]
+        jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, tables.array, files, status))
+        files["place"] += np.where(status == 0, self._resident.offsets[first], 0).astype(np.uint64)
 
     def _decode(self, context: kernel.Context, source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
-        """Decode whole images and return their status. With JPEGs only that is wanted."""
-        boxes, status = whole(self._located.width[rows], self._located.height[rows]), np.zeros(len(rows), np.int32)
-        for number, row in enumerate(rows.tolist()):
-            one = slice(number, number + 1)
-            flip, out = np.zeros(1, np.uint8), [self._out(row)]
-            kernel.decode_each(context, source.rows(one), boxes[one], flip, out, status[one])
+        """Decode whole images and return their status."""
+        boxes, outs = whole(self._located.width[rows], self._located.height[rows]), []
+        for row in rows.tolist():
+            start, stop = self._offsets[row : row + 2].tolist()
+            outs.append(self.bytes[start:stop].view(*self._sizes[row].tolist(), 3).numpy())
+        status = np.zeros(len(rows), np.int32)
+        kernel.decode_each(context, source, boxes, np.zeros(len(rows), np.uint8), outs, status)
         return status
-
-    def _out(self, row: int) -> NDArray[np.uint8]:
-        """Memory for the pixels of an image."""
-        height, width = self._sizes[row].tolist()
-        if self._layout.jpegs is not None:
-            return np.empty((height, width, 3), np.uint8)
-        end = int(self._ends[row])
-        out: NDArray[np.uint8] = self.bytes[end - 3 * height * width : end].view(height, width, 3).numpy()
-        return out
 
     def finish(self) -> _Part:
         return self
@@ -162,38 +114,46 @@ def fill(spec: BatchSpec, resources: Resources, stages: Stages, tally: Tally) ->
 
     Raises `OptionError` if the memory is too small.
     """
-    count, streams = len(spec.dataset), resources.streams
+    count, streams = len(spec.dataset), resources.streams if spec.finishes_there else None
     located = spec.dataset.locate(np.arange(count))
     refresh(spec.dataset.reader, located)
-    layout = _Layout.of(located, jpegs=streams is not None and _keeps_jpegs(spec, located))
-    data = _allocated(spec, streams, int(layout.ends[-1]) + _BEHIND, _working_bytes(spec, layout))
-    failed: dict[int, str] = {}
+    jpegs = streams is not None and _keeps_jpegs(spec, located)
+    resident = Resident.of(located, on_gpu=streams is not None, jpegs=jpegs)
+    needed = int(resident.offsets[-1]) + _BEHIND
+    resident.data = data = _allocated(spec, streams, needed, _working_bytes(spec, resident))
     with ExitStack() as ends:
         bar = open_bar(count, " images", "reading into device memory", delay=DELAY_S)
         ends.callback(bar.close)
         contexts = Contexts(kernel.DecodeOptions(strict=spec.decode.strict), stages)
-        epoch = Epoch(contexts)
-        tally.begin(epoch)
-        ends.callback(epoch.end)
-        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), layout.parts()
+        tally.begin(contexts)
+        ends.callback(contexts.end)
+        memory, ranges = BatchMemory(pinned=resources.pinned, spare=DEPTH), _parts(resident.offsets)
         parts = Prefetch(
-            lambda number: _Part(spec, contexts, memory, layout, ranges[number]),
+            lambda number: _Part(spec, contexts, memory, resident, ranges[number]),
             len(ranges),
             num_workers=resources.limits.max_workers,
             depth=DEPTH,
         )
         ends.callback(parts.close)
-        epoch.made_by(parts)
+        contexts.made_by(parts)
         for part in parts:
-            _put(streams, data, int(layout.offsets[part.samples[0]]), part.bytes)
-            failed |= part.failed
+            _put(streams, data, int(resident.offsets[part.samples[0]]), part.bytes)
             bar.update(len(part.samples))
             del part  # the next one needs its memory
-    broken = np.zeros(count, np.bool_)
-    broken[list(failed)] = True
-    kept = None if streams is None or layout.jpegs is None else _checked(streams, data, layout, layout.jpegs)
-    resources.decoding.description = "on the CPU, once" if kept is None else "on the device, which has the JPEGs"
-    return Resident(data, layout.offsets, layout.sizes, located, kept, failed, broken)
+    if streams is not None and jpegs:
+        _leave_damaged(streams, resident)
+    resources.decoding.description = "on the device, which has the JPEGs" if jpegs else "on the CPU, once"
+    return resident
+
+
+def _parts(offsets: NDArray[np.int64]) -> list[range]:
+    """Samples with no more than `PART` bytes together, or a single one that is larger."""
+    found, start = list[range](), 0
+    while start < len(offsets) - 1:
+        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + PART, "right")) - 1)
+        found.append(range(start, stop))
+        start = stop
+    return found
 
 
 def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
@@ -205,22 +165,23 @@ def _keeps_jpegs(spec: BatchSpec, located: Located) -> bool:
     return decodes_most(spec.dataset.reader, some) and bool(GAIN * room(some.length)[-1] < pixels.sum())
 
 
-def _checked(transfer: Transfer, data: torch.Tensor, layout: _Layout, kept: _Kept) -> KeptJpegs:
-    """Decode all JPEGs on the device once: the CPU decodes those that the device finds damaged."""
-    from iofast.gpu.structs import CODES, DAMAGED
+def _leave_damaged(transfer: Transfer, resident: Resident) -> None:
+    """Decode all JPEGs on the device once: those that it finds damaged are left to the CPU."""
+    from iofast.gpu.structs import DAMAGED
 
-    tables, files = kept
+    files, tables = resident.files, resident.tables
+    assert files is not None
+    assert tables is not None
 
-    def work(bus: Bus) -> torch.Tensor:
-        codes = bus.send(torch.from_numpy(tables))[CODES:]
-        most, start = max(1, _MOST_CHECKED // int(layout.sizes.prod(axis=1).max())), 0
+    def work(bus: Bus) -> None:
+        most = max(1, _MOST_CHECKED // int(resident.sizes.prod(axis=1).max()))
         for start in range(0, len(files), most):
             rows = np.arange(start, min(start + most, len(files)))
-            bad = _statuses(bus, layout.located.rows(rows), files[rows], (data, codes)) & DAMAGED != 0
+            memory = resident.data, tables.codes(bus)
+            bad = _statuses(bus, resident.located.rows(rows), files[rows], memory) & DAMAGED != 0
             files[rows[bad]] = np.zeros(1, files.dtype)
-        return codes
 
-    return KeptJpegs(files, transfer.issue(work).value)
+    transfer.issue(work)
 
 
 def _statuses(
@@ -241,17 +202,17 @@ def _statuses(
     return made_there(bus, images, (), None, Storage(torch.uint8, torch.channels_last)).status.cpu().numpy()
 
 
-def _working_bytes(spec: BatchSpec, layout: _Layout) -> int:
+def _working_bytes(spec: BatchSpec, resident: Resident) -> int:
     """Bytes to leave free: for two parts at first, and later for the batches that exist at a time and what they are
     made with."""
     options = spec.options
-    height, width = spec.pipeline.size or layout.sizes.max(axis=0).tolist()
+    height, width = spec.pipeline.size or resident.sizes.max(axis=0).tolist()
     batch = options.batch_size * 3 * height * width * spec.dtype.itemsize
     made_with = 0
-    if layout.jpegs is not None:
-        pixels = layout.sizes.prod(axis=1)
+    if resident.tables is not None:
+        pixels = resident.sizes.prod(axis=1)
         made_with = _PER_PIXEL * max(options.batch_size * int(pixels.mean()), min(_MOST_CHECKED, int(pixels.sum())))
-    return int(2 * min(PART, int(layout.ends[-1])) + (AHEAD + 2) * batch + made_with)
+    return int(2 * min(PART, int(resident.offsets[-1])) + (AHEAD + 2) * batch + made_with)
 
 
 def _allocated(spec: BatchSpec, streams: Transfer | None, nbytes: int, room: int) -> torch.Tensor:

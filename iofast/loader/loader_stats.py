@@ -10,7 +10,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from iofast import kernel
 from iofast.bars import html_table
@@ -136,8 +136,21 @@ class FailureLog:
         self.recent.extend(failures)
 
 
+class Sum(NamedTuple):
+    """Images by the way they were decoded, and the times of threads and consumer, of one epoch or several."""
+
+    ways: Counter[str]
+    times: PrefetchTimes
+
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.ways + other.ways, self.times + other.times)
+
+
 class Contexts:
-    """One kernel context per thread of an epoch, spare ones for other work, counters, and a trace if one is written."""
+    """One kernel context per thread of an epoch, spare ones for other work, counters, and a trace if one is written.
+
+    It has weak references to the epoch's `Prefetch` objects, which end when nothing else refers to them.
+    """
 
     def __init__(self, options: kernel.DecodeOptions, stages: Stages, trace: Trace | None = None) -> None:
         self._options, self.stages, self.trace = options, stages, trace
@@ -145,6 +158,8 @@ class Contexts:
         self._spare: deque[kernel.Context] = deque()
         self.on_device = 0  # images that the device has decoded, counted by one thread
         self._numbers = itertools.count(-1, -1)  # of spare contexts; threads count from 0
+        self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
+        self.ended: Sum | None = None
 
     def context(self, number: int) -> kernel.Context:
         if number not in self._contexts:
@@ -163,48 +178,27 @@ class Contexts:
         finally:
             self._spare.append(context)
 
-    def ways(self) -> Counter[str]:
-        """Images by the way they were decoded, so far."""
-        ways = sum((Counter(context.counts().ways) for context in list(self._contexts.values())), Counter[str]())
-        return ways + Counter({DEVICE: self.on_device})
-
-
-class Sum(NamedTuple):
-    """Images by the way they were decoded, and the times of threads and consumer, of one epoch or several."""
-
-    ways: Counter[str]
-    times: PrefetchTimes
-
-    def plus(self, other: Sum) -> Sum:
-        return Sum(self.ways + other.ways, self.times + other.times)
-
-
-class Epoch:
-    """A running epoch. It has weak references to its `Prefetch` objects, which end when nothing else refers to them.
-
-    `end` runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock.
-    """
-
-    def __init__(self, contexts: Contexts) -> None:
-        self._contexts: Contexts | None = contexts
-        self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
-        self.ended: Sum | None = None
-
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
         """Count the times of the first one's threads, and only the CPU time of the others, which finish its results."""
         self._made_by = tuple(map(weakref.ref, made_by))
 
     def end(self) -> None:
-        """Keep the sums alone, once the threads have ended."""
+        """Keep the sums alone, once the threads have ended.
+
+        It runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock.
+        """
         self.ended = self.sum()
-        self._contexts = None
+        self._contexts, self._spare = {}, deque()
 
     def sum(self) -> Sum:
-        if (contexts := self._contexts) is None:
-            return cast(Sum, self.ended)
+        contexts = self._contexts  # before the next line, as `end` may come in between
+        if self.ended is not None:
+            return self.ended
+        ways = sum((Counter(context.counts().ways) for context in list(contexts.values())), Counter[str]())
         none = PrefetchTimes()
         times = [none if (made := each()) is None else made.times() for each in self._made_by] or [none]
-        return Sum(contexts.ways(), replace(times[0], cpu_s=sum(each.cpu_s for each in times)))
+        cpu_s = sum(each.cpu_s for each in times)
+        return Sum(ways + Counter({DEVICE: self.on_device}), replace(times[0], cpu_s=cpu_s))
 
 
 class Tally:
@@ -212,10 +206,10 @@ class Tally:
 
     def __init__(self) -> None:
         self._ended = Sum(Counter(), PrefetchTimes())
-        self._epochs: list[Epoch] = []  # running, or ended and not yet added up
+        self._epochs: list[Contexts] = []  # running, or ended and not yet added up
         self._lock = threading.Lock()
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, epoch: Contexts) -> None:
         """Count an epoch."""
         self.sum()
         self._epochs.append(epoch)

@@ -38,7 +38,7 @@ class LoaderParts(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SamplePlan:
-    """N samples of an epoch: which they are, where they lie, what is cut out of them. Their rows may change.
+    """N samples of an epoch: which they are, where they lie, what is cut out of them. Rows may be drawn again.
 
     positions  int64 (N,); `attempts`: 0, or which replacement of the sample there is in the row, int64 (N,)
     indices    int64 (N,): the samples
@@ -74,20 +74,30 @@ class SamplePlan:
             reasons={row - start: reason for row, reason in self.reasons.items() if start <= row < stop},
         )
 
-    def take(self, rows: NDArray[np.intp], other: SamplePlan, of: NDArray[np.intp]) -> None:
-        """Replace `rows` by the samples `of` another; their positions stay."""
-        for own, theirs in zip(self._columns, other._columns, strict=True):
-            if own is not None and theirs is not None:
-                own[rows] = theirs[of]
+    def redraw(self, rows: NDArray[np.intp], attempt: int) -> None:
+        """Plan the `attempt`-th replacements of the samples in `rows`; their positions stay."""
+        self.attempts[rows] = attempt
+        self.indices[rows] = self.parts.epochs.indices(self.epoch, self.positions[rows], attempt)
+        for own, drawn in zip(self.located, _located(self.parts, self.indices[rows]), strict=True):
+            if own is not None and drawn is not None:
+                own[rows] = drawn
         for row in rows.tolist():
             self.reasons.pop(row, None)
+        self.place(rows)
+
+    def place(self, rows: NDArray[np.intp]) -> None:
+        """Draw boxes and flips of `rows`, and note which of them a dataset in device memory has not."""
+        self.cut(rows)
+        if self.parts.resident is not None:
+            for number, reason in self.parts.resident.reasons(self.indices[rows]).items():
+                self.reasons.setdefault(int(rows[number]), reason)
 
     def draw(self, rows: NDArray[np.intp] | slice) -> Draw:
         """The random numbers of the samples that are now in `rows`."""
         epochs, at = self.parts.epochs, self.parts.epochs.drawn_at(self.positions[rows])
         return Draw(epochs.seed, self.epoch, at, self.attempts[rows], self.indices[rows])
 
-    def cut(self, rows: NDArray[np.intp] | slice) -> None:
+    def cut(self, rows: NDArray[np.intp]) -> None:
         """Draw boxes and flips of `rows` for the sizes in `located`.
 
         Images that would be resized to more pixels than may be decoded are refused before memory is taken for them.
@@ -97,7 +107,7 @@ class SamplePlan:
         self.boxes[rows], self.flips[rows] = made
         sizes = made[0][:, SIZE].astype(np.int64)
         for number in np.flatnonzero(sizes.prod(axis=1) > MAX_PIXELS).tolist():
-            row = int(np.arange(len(self))[rows][number])
+            row = int(rows[number])
             found = f"{sizes[number, 0]}x{sizes[number, 1]} pixels after resizing, the limit is {MAX_PIXELS}"
             self.reasons.setdefault(row, beyond("pixels", found).reason)
             self.boxes[row] = 0
@@ -115,7 +125,7 @@ class SamplePlan:
         work = self.work(np.array([row]), np.array([pipeline.size or self.boxes[row, [HEIGHT, WIDTH]]]))
         return box.then(work.steps[0], work.numbers[0])
 
-    def has_size(self, rows: NDArray[np.intp] | slice, size: tuple[int, int]) -> NDArray[np.bool_]:
+    def has_size(self, rows: NDArray[np.intp], size: tuple[int, int]) -> NDArray[np.bool_]:
         """Whether the images of `rows` have `size` (height, width): always, if a transform makes them one size."""
         fixed = self.parts.spec.pipeline.size is not None
         return np.asarray(fixed | (self.boxes[rows][:, [HEIGHT, WIDTH]] == size).all(axis=1))
@@ -124,30 +134,21 @@ class SamplePlan:
         """File and key of a sample."""
         return self.parts.spec.dataset.reader.name(int(self.located.indices[row]))
 
-    @property
-    def _columns(self) -> tuple[NDArray[Any] | None, ...]:
-        """All columns but the positions."""
-        return self.attempts, self.indices, self.boxes, self.flips, *self.located
-
 
 def plan_samples(
-    parts: LoaderParts,
-    epoch: int,
-    positions: NDArray[np.int64],
-    attempt: int = 0,
-    indices: NDArray[np.int64] | None = None,
+    parts: LoaderParts, epoch: int, positions: NDArray[np.int64], indices: NDArray[np.int64] | None = None
 ) -> SamplePlan:
-    """Plan the samples at `positions` (int64, (N,)) of an epoch, or their `attempt`-th replacements.
-
-    `indices` are the samples there, if they are known.
-    """
-    indices = parts.epochs.indices(epoch, positions, attempt) if indices is None else indices
+    """Plan the samples at `positions` (int64, (N,)) of an epoch. `indices` are the samples there, if they are known."""
+    indices = parts.epochs.indices(epoch, positions) if indices is None else indices
     count = len(positions)
-    located = parts.resident.located.rows(indices) if parts.resident else parts.spec.dataset.locate(indices)
-    attempts, boxes = np.full(count, attempt, np.int64), np.zeros((count, COLUMNS), np.int32)
-    plan = SamplePlan(parts, epoch, positions, attempts, indices, located, boxes, np.zeros(count, np.uint8))
-    plan.cut(slice(None))
+    attempts, boxes, flips = np.zeros(count, np.int64), np.zeros((count, COLUMNS), np.int32), np.zeros(count, np.uint8)
+    plan = SamplePlan(parts, epoch, positions, attempts, indices, _located(parts, indices), boxes, flips)
+    plan.place(np.arange(count))
     return plan
+
+
+def _located(parts: LoaderParts, indices: NDArray[np.int64]) -> Located:
+    return parts.resident.located.rows(indices) if parts.resident else parts.spec.dataset.locate(indices)
 
 
 class BatchPlans:

@@ -1,4 +1,4 @@
-"""`cache="device"`: a whole dataset in device memory, and the batches that are cut from it.
+"""`cache="device"`: a whole dataset in device memory.
 
 JPEGs with restart markers are kept as they are, and the device decodes what each crop needs. Of small images, and of
 other formats, the pixels are kept.
@@ -6,143 +6,61 @@ other formats, the pixels are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from iofast import kernel
-from iofast.boxes import REGION, fits, within
 from iofast.containers.base import Located
-from iofast.containers.changed import Rows, decode_again
-from iofast.errors import DecodeError
-from iofast.kernel.contract import MESSAGES, Kind, Payloads, Status
-from iofast.loader.finishing import finished, made_there, rows_of
-from iofast.loader.spec import BatchSpec
-from iofast.loader.unmade import Unmade
-from iofast.work import Work
-
-if TYPE_CHECKING:
-    from iofast.gpu import Bus
+from iofast.kernel.contract import Kind, Payloads
+from iofast.loader.decoding import Tables
 
 
-class KeptJpegs(NamedTuple):
-    """What device memory has of each of n samples: FILE (n,), zeros where the CPU decodes; and Huffman tables there."""
-
-    files: NDArray[np.void]
-    codes: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Resident:
-    """Every image of a dataset of n samples in one block of memory on a device.
+    """Every image of a dataset of n samples in one block of memory on a device, which `filling` fills.
 
-    data     uint8 (bytes,): upright pixels RGB, or records of JPEGs
-    offsets  int64 (n,): where each image begins; `sizes` int64 (n, 2): height and width
     located  the index's rows of all samples
-    jpegs    None if pixels are kept
-    failed   sample -> why it could not be decoded; `broken` bool (n,): whether a sample is in `failed`
+    sizes    int64 (n, 2): height and width
+    offsets  int64 (n + 1,): where each image begins, and the end
+    files    FILE (n,): what a GPU has of each sample, zeros where the CPU decodes; None if `data` is in host memory
+    tables   the JPEGs' Huffman tables; None if pixels are kept
+    failed   sample -> why it could not be decoded
+    data     uint8 (bytes,): upright pixels RGB, or records of JPEGs
     """
 
-    data: torch.Tensor
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
     located: Located
-    jpegs: KeptJpegs | None
-    failed: Mapping[int, str]
-    broken: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    files: NDArray[np.void] | None = None
+    tables: Tables | None = None
+    failed: dict[int, str] = field(default_factory=dict)
+    data: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
-    def images(self, spec: BatchSpec, draft: PlannedImages, work: Work | None, bus: Bus | None) -> torch.Tensor:
-        """Cut out and finish images, (N, 3, height, width), on the current stream of the device, or in host memory."""
-        storage, ops = spec.storage, spec.pipeline.ops
-        if bus is None:
-            cut = torch.empty((len(draft), 3, *draft.size), dtype=torch.uint8, memory_format=storage.memory_format)
-            self._cut_on_host(draft, rows_of(cut))
-            plain = spec.dtype == torch.uint8 and not spec.pipeline.finishes
-            return cut if plain else finished(cut, ops, work, torch.empty_like(cut, dtype=spec.dtype))
-        from iofast.gpu import jpegs
-        from iofast.gpu.images import DeviceImages
-        from iofast.gpu.structs import IMAGE
+    @classmethod
+    def of(cls, located: Located, *, on_gpu: bool, jpegs: bool) -> Resident:
+        """Where these samples will be; `data` is empty."""
+        # at least one pixel: an image of unknown size fails, and the kernel reports why
+        sizes = np.maximum(np.stack((located.height, located.width), axis=1), 1).astype(np.int64)
+        offsets = np.append(0, np.cumsum(3 * sizes.prod(axis=1)))
+        if not on_gpu:
+            return cls(located, sizes, offsets)
+        from iofast.gpu.jpegs import raw_files, room
+        from iofast.gpu.structs import FILE
 
-        table, rows = np.zeros(len(draft), IMAGE), draft.indices
-        turns = np.ones(len(draft), np.uint8) if self.jpegs is None else self.located.orientation[rows]
-        files = jpegs.raw_files(self.offsets[rows], self.sizes[rows]) if self.jpegs is None else self.jpegs.files[rows]
-        options = kernel.DecodeOptions(filter=spec.decode.filter, clip=True)
-        sizes = jpegs.place(files, jpegs.Crops(draft.boxes, draft.flips, turns), table, options, draft.size)
-        left, given = np.flatnonzero(table["refused"]), None
-        if len(left):
-            table["refused"][left] = 1 + np.arange(len(left))
-            given = bus.send(torch.from_numpy(self._decoded(spec, draft.rows(left)))).permute(0, 3, 1, 2)
-        codes = None if self.jpegs is None else self.jpegs.codes
-        images = DeviceImages(table, sizes, draft.size, self.data, codes, given)
-        return made_there(bus, images, ops, work, storage).images
+        if not jpegs:
+            return cls(located, sizes, offsets, raw_files(offsets[:-1], sizes))
+        return cls(located, sizes, room(located.length), np.zeros(len(sizes), FILE), Tables())
 
-    def _decoded(self, spec: BatchSpec, draft: PlannedImages) -> NDArray[np.uint8]:
-        """Images that the device leaves to the CPU, (N, height, width, 3); broken ones are zeros.
+    def payloads(self, indices: NDArray[np.int64]) -> Payloads:
+        """The pixels of some samples in host memory."""
+        sizes = self.sizes[indices]
+        addresses, lengths = self.data.data_ptr() + self.offsets[:-1][indices], 3 * sizes.prod(axis=1)
+        indexed = np.column_stack([np.full(len(indices), Kind.RGB), sizes[:, ::-1]])
+        return Payloads.in_memory(addresses, lengths, np.ones(len(indices)), indexed)
 
-        Raises `DecodeError` if an image has been damaged since it was put into device memory.
-        """
-        out, all_rows = np.zeros((len(draft), *draft.size, 3), np.uint8), np.arange(len(draft))
-        context, boxes = kernel.Context(spec.decode), within(draft.boxes, draft.size)
-        reader, located = spec.dataset.reader, self.located.rows(draft.indices)
-
-        def decode(source: Payloads, rows: NDArray[np.intp]) -> NDArray[np.int32]:
-            return kernel.decode_into(context, source, boxes[rows], draft.flips[rows], out, rows)
-
-        with reader.payloads(located, 0, len(draft)) as source:
-            status = decode(source, all_rows)
-            if status.any():
-                decode_again(Rows(reader, located, all_rows, source), status, decode, lambda rows: rows < 0)
-            context.close()
-            for row in np.flatnonzero((status != 0) & ~self.broken[draft.indices]).tolist():
-                name = reader.name(int(located.indices[row]))
-                raise DecodeError(f"{name}: {kernel.failure(int(status[row]), source, row)}")
-        return out
-
-    def _cut_on_host(self, draft: PlannedImages, out: NDArray[np.uint8]) -> None:
-        """The same by the CPU; rows that failed hold anything."""
-        count, sizes = len(draft), self.sizes[draft.indices]
-        addresses, lengths = self.data.data_ptr() + self.offsets[draft.indices], 3 * sizes.prod(axis=1)
-        indexed = np.column_stack([np.full(count, Kind.RGB), sizes[:, ::-1]])
-        source = Payloads.in_memory(addresses, lengths, np.ones(count), indexed)
-        context = kernel.Context(kernel.DecodeOptions())
-        kernel.decode_into(context, source, within(draft.boxes, draft.size), draft.flips, out, np.arange(count))
-        context.close()
-
-
-@dataclass(eq=False)
-class PlannedImages(Unmade):
-    """The images of a batch before they are cut out of a `Resident`.
-
-    indices  int64 (N,): samples of the dataset
-    boxes    int32 (N, 8), flips uint8 (N,): from `Pipeline.plan`
-    size     (height, width) of all
-    """
-
-    resident: Resident
-    indices: NDArray[np.int64]
-    boxes: NDArray[np.int32]
-    flips: NDArray[np.uint8]
-    size: tuple[int, int]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def rows(self, rows: NDArray[np.intp]) -> PlannedImages:
-        return PlannedImages(self.resident, self.indices[rows], self.boxes[rows], self.flips[rows], self.size)
-
-    def reasons(self, located: Located, *, clip: bool) -> dict[int, str]:
-        """Row -> why it cannot be made; `located` are the samples. With `clip` a box's window may leave its image."""
-        x0, y0, x1, y1 = self.boxes[:, REGION].T
-        inside = (x0 >= 0) & (x0 < x1) & (x1 <= located.width) & (y0 >= 0) & (y0 < y1) & (y1 <= located.height)
-        inside = inside if clip else inside & fits(self.boxes, self.size)
-        failed, count = self.resident.failed, len(self.resident.sizes)
-        bad = np.flatnonzero(self.resident.broken[self.indices] | ~inside).tolist()
-        box = MESSAGES[Status.BOX]
-        return {row: failed.get(int(self.indices[row]) % count, box) for row in bad}
-
-    def made(self, spec: BatchSpec, work: Work | None, bus: Bus | None) -> torch.Tensor:
-        return self.resident.images(spec, self, work, bus)
+    def reasons(self, indices: NDArray[np.int64]) -> dict[int, str]:
+        """Row of `indices` -> why its sample could not be decoded."""
+        numbers = (indices % len(self.sizes)).tolist() if self.failed else []
+        return {row: self.failed[number] for row, number in enumerate(numbers) if number in self.failed}

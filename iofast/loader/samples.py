@@ -6,6 +6,7 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,57 +23,46 @@ from iofast.meter import Stages
 
 
 class Samples:
-    """The samples of `plan`; with `instead` they are to replace some of these.
+    """The samples of `plan`.
 
     pixels  their images; None if the dataset's fields have none
     mapped  what `map_sample` returned for each row
     """
 
-    def __init__(self, plan: SamplePlan, instead: Samples | None = None) -> None:
+    def __init__(self, plan: SamplePlan) -> None:
         self.plan, self._spec = plan, plan.parts.spec
-        replaced = None if instead is None else instead.pixels
-        self.pixels: Pixels | None = Pixels(plan, replaced) if self._spec.with_images else None
+        self.pixels: Pixels | None = Pixels(plan) if self._spec.with_images else None
         self._stored: dict[str, list[Any]] = {name: [None] * len(plan) for name in self._spec.stored}
         self.mapped: list[Sample | None] = [None] * len(plan)
 
-    def make(self, context: kernel.Context, stages: Stages, start: int, stop: int) -> tuple[int, int]:
-        """Make rows [start, stop). Return the nanoseconds that reading and decoding images took.
+    def make(self, context: kernel.Context, stages: Stages, rows: NDArray[np.intp]) -> tuple[int, int]:
+        """Make consecutive rows. Return the nanoseconds that reading and decoding images took.
 
         Several threads may make different rows at the same time.
         """
-        times = (0, 0) if self.pixels is None else self.pixels.make(context, stages, start, stop)
-        for name in self._spec.stored:
-            self._read(name, slice(start, stop))
-        function, reasons = self._spec.options.map_sample, self.plan.reasons
-        for row in range(start, stop):
-            if self._spec.targets and row not in reasons:
-                self._follow(row)
-            if function is not None and row not in reasons:
-                self._map(function, row)
+        times = (0, 0) if self.pixels is None else self.pixels.make(context, stages, rows)
+        self._make_values(rows)
         return times
 
-    def failures(self) -> list[Failure]:
-        """The rows that could not be made, in order."""
+    def replace(self, context: kernel.Context, stages: Stages, rows: NDArray[np.intp], attempt: int) -> None:
+        """Make the `attempt`-th replacements of the samples in `rows`; their positions stay."""
+        self.plan.redraw(rows, attempt)
+        if self.pixels is not None:
+            self.pixels.make_replaced(context, stages, rows)
+        self._make_values(rows)
+
+    def failures(self, rows: Iterable[int]) -> list[Failure]:
+        """Those of `rows` that could not be made."""
         plan = self.plan
         return [
-            Failure(plan.epoch, int(plan.positions[row]), int(plan.attempts[row]), plan.name(row), reason)
-            for row, reason in sorted(plan.reasons.items())
-            if reason
+            Failure(plan.epoch, int(plan.positions[row]), int(plan.attempts[row]), plan.name(row), plan.reasons[row])
+            for row in rows
+            if plan.reasons.get(row)
         ]
-
-    def take(self, rows: NDArray[np.intp], other: Samples, of: NDArray[np.intp]) -> None:
-        """Replace `rows` by the samples `of` another; their positions stay."""
-        self.plan.take(rows, other.plan, of)
-        if self.pixels is not None and other.pixels is not None:
-            self.pixels.take(rows, other.pixels, of)
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self.mapped[row] = other.mapped[source]
-            for name, values in self._stored.items():
-                values[row] = other._stored[name][source]
 
     def images(self) -> Any:
         """The images of all rows; None if the dataset's fields have none."""
-        return None if self.pixels is None else self.pixels.images()
+        return None if self.pixels is None else self.pixels.canvas.images()
 
     def values(self, name: str, rows: NDArray[np.intp] | None = None) -> list[Any]:
         """One field of some samples (None = all), sample by sample."""
@@ -89,15 +79,25 @@ class Samples:
             return list(self._spec.dataset.reader.keys(plan.located.rows(chosen)))
         return [self._stored[name][row] for row in chosen.tolist()]
 
-    def _read(self, name: str, rows: slice) -> None:
+    def _make_values(self, rows: NDArray[np.intp]) -> None:
+        for name in self._spec.stored:
+            self._read(name, rows)
+        function, reasons = self._spec.options.map_sample, self.plan.reasons
+        for row in rows.tolist():
+            if self._spec.targets and row not in reasons:
+                self._follow(row)
+            if function is not None and row not in reasons:
+                self._map(function, row)
+
+    def _read(self, name: str, rows: NDArray[np.intp]) -> None:
         """Read a field of some rows."""
         plan, failed = self.plan, dict[int, IofastError]()
         located, check = plan.located.rows(rows), self._spec.options.check is not None
-        self._stored[name][rows] = self._spec.dataset.values(
-            name, plan.indices[rows], located, check=check, failed=failed
-        )
+        values = self._spec.dataset.values(name, plan.indices[rows], located, check=check, failed=failed)
+        for row, value in zip(rows.tolist(), values, strict=True):
+            self._stored[name][row] = value
         for number, error in failed.items():
-            row = rows.start + number
+            row = int(rows[number])
             plan.reasons.setdefault(row, str(error).removeprefix(f"{plan.name(row)}: "))
 
     def _follow(self, row: int) -> None:

@@ -58,7 +58,6 @@ class BatchSpec:
             or options.map_sample is not None
             or "image" in self.collates
             or pipeline.mix is not None
-            or options.cache is not None
             or (self.finishes_there and (pipeline.size is not None or options.ragged == "raise"))
         )
         able = self.with_images and self.dtype in TYPES

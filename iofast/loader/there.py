@@ -1,8 +1,9 @@
-"""Batches whose JPEGs the device decodes: the canvas that holds their records until then."""
+"""Batches whose images the device makes: of JPEGs' records, or of a dataset in its memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,43 +11,46 @@ from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.batch_memory import BatchMemory, rounded_up
-from iofast.loader.canvas import Canvas, RowsToDecode, Uniform
+from iofast.loader.canvas import Canvas, RowsToDecode
 from iofast.loader.decoding import Tables
 from iofast.loader.finishing import made_there
 from iofast.loader.plan import SamplePlan
+from iofast.loader.resident import Resident
 from iofast.loader.spec import BatchSpec
-from iofast.loader.unmade import Unmade
 from iofast.work import Work
 
 if TYPE_CHECKING:
     from iofast.gpu import Bus
-
-Pixels = NDArray[np.uint8]
+    from iofast.gpu.stages import Sizes
 
 
 class There(Canvas):
-    """Images of one size, as records of JPEGs. Rows that the device cannot make have pixels, decoded by the CPU."""
+    """Images of one size that the device makes. Rows that it cannot make have pixels, decoded by the CPU.
 
-    def __init__(self, plan: SamplePlan, size: tuple[int, int], memory: BatchMemory, tables: Tables) -> None:
-        from iofast.gpu.jpegs import room
-        from iofast.gpu.structs import FILE, OVERREAD
+    here    host memory that it needs for that, to be copied; `kept`: memory that it has already
+    files   FILE (N,): what of it belongs to each row, zeros for those with pixels; `given`: row -> its pixels
+    tables  the JPEGs' Huffman tables; None if the device has pixels
+    """
 
+    here: tuple[torch.Tensor, ...] = ()
+    kept: tuple[torch.Tensor, ...] = ()
+
+    def __init__(self, plan: SamplePlan, size: tuple[int, int], files: NDArray[np.void], tables: Tables | None) -> None:
         super().__init__(plan)
-        self.size, self.tables = size, tables
-        self.places = room(plan.located.length)
-        self.bytes = memory.take((rounded_up(int(self.places[-1]) + OVERREAD),))
-        self.files = np.zeros(len(plan), FILE)
-        self.given: dict[int, Pixels] = {}
-        self.options = kernel.DecodeOptions()
+        self.size, self.files, self.tables = size, files, tables
+        self.given: dict[int, NDArray[np.uint8]] = {}
+
+    def placed(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.void], Sizes]:
+        """What the device is to make of `rows`, IMAGE (N,): those that it cannot make are `refused`."""
+        from iofast.gpu import jpegs
+        from iofast.gpu.structs import IMAGE
+
+        plan, table = self.plan, np.zeros(len(rows), IMAGE)
+        turns = np.ones(len(rows), np.uint8) if self.tables is None else plan.located.orientation[rows]
+        crops = jpegs.Crops(plan.boxes[rows], plan.flips[rows], turns)
+        return table, jpegs.place(self.files.take(rows), crops, table, plan.parts.spec.decode, self.size)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
-        status, left = np.zeros(len(wanted.rows), np.int32), self._read(wanted)
-        if len(left):
-            rest = wanted._replace(source=wanted.source.rows(left), rows=wanted.rows[left])
-            status[left] = self.decode_again(rest)
-        return status
-
-    def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         """See `Canvas`: by the CPU."""
         context, source, rows, _ = wanted
         outs = [self.given.setdefault(row, np.zeros((*self.size, 3), np.uint8)) for row in rows.tolist()]
@@ -55,67 +59,103 @@ class There(Canvas):
         kernel.decode_each(context, source, self.plan.boxes[rows], self.plan.flips[rows], outs, status)
         return status
 
-    def _read(self, wanted: RowsToDecode) -> NDArray[np.intp]:
-        """Make the records of consecutive rows. Return those that are left to the CPU."""
+    def images(self) -> Unmade:
+        return Unmade(self, np.arange(len(self.files)))
+
+
+class SentJpegs(There):
+    """Images that the device decodes from records of their JPEGs, which are sent to it with the batch."""
+
+    def __init__(self, plan: SamplePlan, size: tuple[int, int], memory: BatchMemory, tables: Tables) -> None:
+        from iofast.gpu.jpegs import room
+        from iofast.gpu.structs import FILE, OVERREAD
+
+        super().__init__(plan, size, np.zeros(len(plan), FILE), tables)
+        self._array = tables.array
+        self._places = room(plan.located.length)
+        self.here = (memory.take((rounded_up(int(self._places[-1]) + OVERREAD),)),)
+
+    def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        """See `Canvas`: make the records of consecutive rows, and decode by the CPU those that are left to it."""
         from iofast.gpu import jpegs
-        from iofast.gpu.structs import IMAGE
 
         context, source, rows, _ = wanted
-        count, some = len(rows), slice(int(rows[0]), int(rows[-1]) + 1)
-        self.options = context.options
-        places, files = self.places[some.start : some.stop + 1], self.files[some]
-        status, table = np.zeros(count, np.int32), np.zeros(count, IMAGE)
-        jpegs.read(context, source, jpegs.Records(self.bytes.numpy(), places, self.tables.array, files, status))
-        crops = jpegs.Crops(self.plan.boxes[some], self.plan.flips[some], source.orientations)
-        jpegs.place(files, crops, table, self.options, self.size)
-        return np.flatnonzero(table["refused"])
+        some, status = slice(int(rows[0]), int(rows[-1]) + 1), np.zeros(len(rows), np.int32)
+        places, arena = self._places[some.start : some.stop + 1], self.here[0].numpy()
+        jpegs.read(context, source, jpegs.Records(arena, places, self._array, self.files[some], status))
+        left = np.flatnonzero(self.placed(rows)[0]["refused"])
+        status[:] = 0
+        if len(left):
+            status[left] = self.decode_again(wanted._replace(source=source.rows(left), rows=rows[left]))
+        return status
 
-    def take(self, rows: NDArray[np.intp], other: Canvas, of: NDArray[np.intp]) -> None:
-        """See `Canvas`: from a `Uniform`."""
-        for row, source in zip(rows.tolist(), of.tolist(), strict=True):
-            self.given[row] = cast(Uniform, other).row(source).copy()
-            self.files[row] = np.zeros(1, self.files.dtype)
-
-    def images(self) -> JpegRows:
-        return JpegRows(self, np.arange(len(self.files)))
+    def decode_again(self, wanted: RowsToDecode) -> NDArray[np.int32]:
+        return super().decode(wanted)
 
 
-class JpegRows(Unmade):
-    """Rows of a `There`, whose JPEGs the device decodes."""
+class KeptImages(There):
+    """Images that are cut out of a dataset in the device's memory."""
+
+    def __init__(self, plan: SamplePlan, size: tuple[int, int], resident: Resident) -> None:
+        assert resident.files is not None
+        super().__init__(plan, size, resident.files.take(plan.indices), resident.tables)
+        self.kept, self._resident_files = (resident.data,), resident.files
+
+    def to_read(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """See `Canvas`: those that the device cannot make."""
+        refused = rows[self.placed(rows)[0]["refused"] != 0].tolist()
+        return np.array([row for row in refused if row not in self.plan.reasons], np.intp)
+
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        self.files[rows] = self._resident_files.take(self.plan.indices[rows])
+        for row in rows.tolist():
+            self.given.pop(row, None)
+
+
+class Unmade:
+    """Rows of a `There`, which the device makes when their batch is complete."""
+
+    copies: tuple[torch.Tensor, ...] = ()  # of `tensors`, on the device
+    damaged: Callable[[], list[int]] | None = None  # rows that turned out to be damaged, once they are made
 
     def __init__(self, canvas: There, chosen: NDArray[np.intp]) -> None:
-        self.canvas, self.chosen, self.size = canvas, chosen, canvas.size
+        self._canvas, self._chosen, self.size = canvas, chosen, canvas.size
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self._chosen)
 
-    def rows(self, rows: NDArray[np.intp]) -> JpegRows:
-        return JpegRows(self.canvas, self.chosen[rows])
+    def rows(self, rows: NDArray[np.intp]) -> Unmade:
+        """Some of them."""
+        return Unmade(self._canvas, self._chosen[rows])
 
     def tensors(self) -> list[torch.Tensor]:
-        """See `Unmade`: records, and pixels of the rows without."""
-        given = [self.canvas.given[row] for row in self._left()]
-        return [self.canvas.bytes, *([torch.from_numpy(np.stack(given))] if given else [])]
+        """What the device needs for them: records, and pixels of the rows without."""
+        given = [self._canvas.given[row] for row in self._left()]
+        return [*self._canvas.here, *([torch.from_numpy(np.stack(given))] if given else [])]
 
-    def made(self, spec: BatchSpec, work: Work | None, bus: Bus | None) -> torch.Tensor:
-        from iofast.gpu import jpegs
+    def with_copies(self, copies: Sequence[torch.Tensor]) -> Unmade:
+        """The same with copies of `tensors` on the device."""
+        self.copies = tuple(copies)
+        return self
+
+    def made(self, spec: BatchSpec, work: Work | None, bus: Bus) -> torch.Tensor:
+        """Make and finish them, (N, 3, height, width), on the current stream of the device."""
         from iofast.gpu.images import DeviceImages
-        from iofast.gpu.structs import DAMAGED, IMAGE
+        from iofast.gpu.structs import DAMAGED
 
-        assert bus is not None  # only a device decodes these JPEGs
-        canvas, rows, table = self.canvas, self.chosen, np.zeros(len(self.chosen), IMAGE)
-        plan = canvas.plan
-        crops = jpegs.Crops(plan.boxes[rows], plan.flips[rows], plan.located.orientation[rows])
-        sizes = jpegs.place(canvas.files[rows], crops, table, canvas.options, canvas.size)
-        left = np.isin(rows, self._left()) if canvas.given else np.zeros(len(rows), np.bool_)
+        canvas, rows = self._canvas, self._chosen
+        table, sizes = canvas.placed(rows)
+        left = np.isin(rows, self._left())
         table["refused"] = np.where(left, np.cumsum(left), 0)
-        data, *given = self.copies
+        data, *given = *canvas.kept, *self.copies
         pixels = given[0].permute(0, 3, 1, 2) if given else None
-        images = DeviceImages(table, sizes, canvas.size, data, canvas.tables.codes(bus), pixels)
+        codes = None if canvas.tables is None else canvas.tables.codes(bus)
+        images = DeviceImages(table, sizes, canvas.size, data, codes, pixels)
         made = made_there(bus, images, spec.pipeline.ops, work, spec.storage)
-        status = bus.fetch(made.status)
-        self.damaged = lambda: rows[status().numpy() & DAMAGED != 0].tolist()
+        if canvas.here:  # kept JPEGs were decoded once before, to find damage
+            status = bus.fetch(made.status)
+            self.damaged = lambda: rows[status().numpy() & DAMAGED != 0].tolist()
         return made.images
 
     def _left(self) -> list[int]:
-        return [row for row in self.chosen.tolist() if row in self.canvas.given] if self.canvas.given else []
+        return [row for row in self._chosen.tolist() if row in self._canvas.given] if self._canvas.given else []

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from iofast.choices import Draw
 from iofast.kernel import Payloads
 from iofast.kernel.contract import Kind, Status
 from iofast.loader.canvas import Canvas, RowsToDecode, laid_out
-from iofast.loader.finishing import TYPES, Storage, finish_of, finished, rows_of
+from iofast.loader.finishing import TYPES, Storage, finish_of, rows_of
 from iofast.loader.plan import SamplePlan
 from iofast.transforms.pipeline import View
 from iofast.work import Work, no_work
@@ -88,11 +88,10 @@ class Several(Canvas):
         draw, located = self.plan.draw(rows), self.plan.located
         return [Cut.of(view, draw, located.width[rows], located.height[rows]) for view in self._views]
 
-    def fits(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """See `Canvas`: all, with views drawn for their present sizes."""
+    def renew(self, rows: NDArray[np.intp]) -> None:
+        """See `Canvas`: draw their views."""
         for cut, now in zip(self._cuts, self._cut(rows), strict=True):
             cut.put(rows, now)
-        return super().fits(rows)
 
     def decode(self, wanted: RowsToDecode) -> NDArray[np.int32]:
         status = np.zeros(len(wanted.rows), np.int32)
@@ -120,22 +119,13 @@ class Several(Canvas):
 
     def _make_views(self, view: View, work: Work, out: NDArray[Any], decode: Callable[..., None]) -> None:
         """Views of one size, into `out` (count, height, width, 3); `decode` takes the array to decode into."""
-        dtype, ops = self._dtype, view.pipeline.ops
-        if dtype == torch.uint8 and not view.pipeline.finishes:
+        if self._dtype == torch.uint8 and not view.pipeline.finishes:
             decode(out)
-        elif dtype in TYPES:
-            decode(out, finish=finish_of(ops, work, dtype))
-        else:
-            plain = np.zeros(out.shape, np.uint8)
-            decode(plain)
-            images, made = (
-                torch.from_numpy(each).permute(0, 3, 1, 2) for each in (plain, np.zeros(out.shape, "float32"))
-            )
-            out[...] = rows_of(finished(images, ops, work, made))
-
-    def take(self, rows: NDArray[np.intp], other: Self, of: NDArray[np.intp]) -> None:
-        for own, theirs in zip(self._outs, other._outs, strict=True):
-            own[:, rows] = theirs[:, of]
+            return
+        stored = out if self._dtype in TYPES else np.zeros(out.shape, np.float32)
+        decode(stored, finish=finish_of(view.pipeline.ops, work, self._dtype))
+        if stored is not out:
+            out[...] = stored
 
     def images(self) -> dict[str, Any]:
         """Name of a group -> (N, 3, H, W), or a list of `count` of them."""

@@ -42,25 +42,17 @@ class StallClock:
 
     `device`: "cpu" measures host waits, a CUDA device (as torch writes it) its stall; None decides at the beginning of
     each pass, by whether this process uses CUDA. `stages` are the loader's counters; the clock counts the stage
-    `queue`. `now` returns nanoseconds; tests replace it and `cuda`, which is torch.cuda by default.
+    `queue`. Tests replace `now`, which returns nanoseconds, and `cuda`, None for torch.cuda.
     """
 
-    def __init__(
-        self,
-        info: LoaderInfo,
-        *,
-        device: str | None = None,
-        stages: Stages | None = None,
-        now: Callable[[], int] = time.monotonic_ns,
-        cuda: Any = None,
-    ) -> None:
+    def __init__(self, info: LoaderInfo, *, device: str | None = None, stages: Stages | None = None) -> None:
         self.stages = stages
         self.slot = Slot(info)  # whose `info` may be replaced at any time
-        self.now = now
+        self.now: Callable[[], int] = time.monotonic_ns
+        self.cuda: Any = None
         self.sums = Cells(10)
         self.recent: deque[int] = deque(maxlen=RECENT)
         self.device = device
-        self._cuda = cuda
         self._times: DeviceTimes | None = None
         self._phases: dict[str, HostPhase] = {}
         self._passes = itertools.count()
@@ -88,13 +80,13 @@ class StallClock:
             phase = self._phases.setdefault(name, HostPhase(name, self.now))
         return phase if self._times is None else DevicePhase(phase, self._times)
 
-    def publish(self, epoch: int, batch: int, now: int) -> None:
+    def publish(self, epoch: int, now: int) -> None:
         """Write the telemetry page."""
         self.publish_at = now + PUBLISH_NS
-        _, _, steps, images, _, step_ns, wait_ns, start_ns, *_ = self.sums.sums()
+        _, batches, steps, images, _, step_ns, wait_ns, start_ns, *_ = self.sums.sums()
         times = self._times
         on_device = (0, 0) if times is None else (times.stall_ns, times.step_ns)
-        figures = Totals(epoch, batch, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
+        figures = Totals(epoch, batches, images, steps, step_ns, wait_ns, start_ns, *on_device, now)
         self.slot.write(figures, self.stages, self._phase_totals(), on_device=times is not None)
 
     @property
@@ -154,7 +146,7 @@ class StallClock:
     def _device_times(self) -> DeviceTimes | None:
         if self.device is not None and not self.device.startswith("cuda"):
             return None
-        cuda = self._cuda
+        cuda = self.cuda
         if cuda is None:
             torch = sys.modules.get("torch")  # imported already if this process uses CUDA
             if torch is None or (self.device is None and not torch.cuda.is_initialized()):
@@ -198,10 +190,8 @@ class Pass:
 
     def got(self, images: int | None = None) -> None:
         """Note the return of next() with a batch of `images` samples, None if unknown."""
-        clock = self._clock
-        now = self._now()
-        since, self._since = self._since, None  # `_waited` and `mine` inline: with cold caches a call takes 1 to 2 us
-        wait = 0 if since is None else now - since
+        clock, now = self._clock, self._now()
+        wait = self._waited(now)
         row = self._row if get_ident() == self._thread else clock.sums.mine()
         row[_BATCHES] += 1
         if images is None:
@@ -225,7 +215,7 @@ class Pass:
             self._marks.got()
         if now >= clock.publish_at:
             self._see_queue()
-            clock.publish(self._epoch, self._batch, now)
+            clock.publish(self._epoch, now)
 
     def left(self) -> None:
         """End the pass: at its end, by an error, or because the consumer left. May be called in a finalizer."""
@@ -237,7 +227,7 @@ class Pass:
             clock.sums.mine()[_START_NS] += self._waited(now)
             self._see_queue()
             if now >= clock.publish_at - PUBLISH_NS + END_NS:
-                clock.publish(self._epoch, self._batch, now)
+                clock.publish(self._epoch, now)
         self._last = self._since = None
 
     def _see_queue(self) -> None:

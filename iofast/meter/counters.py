@@ -13,7 +13,7 @@ from typing import Final
 
 STAGES: Final = ("read", "decode", "queue", "transfer")  # storage, kernel, waiting consumer, copy to the device
 
-_ITEMS, _FAILED, _BYTES, _WORK, _WAIT, _LEVEL, _CAPACITY = range(7)
+_ITEMS, _FAILED, _BYTES, _WORK, _WAIT = range(5)
 
 
 class Cells:
@@ -47,7 +47,6 @@ class StageStats:
     bytes       read from storage, or copied to the device
     work_s      seconds at work
     wait_s      seconds waiting for input
-    occupancy   mean fill of its queue, 0 to 1; None if not observed
     """
 
     items: int = 0
@@ -55,14 +54,13 @@ class StageStats:
     bytes: int = 0
     work_s: float = 0.0
     wait_s: float = 0.0
-    occupancy: float | None = None
 
 
 class StageCounter:
     """Counts one stage of a loader; any thread may add at any time. Times are nanoseconds."""
 
     def __init__(self) -> None:
-        self._cells = Cells(7)
+        self._cells = Cells(5)
 
     def add(self, items: int = 1, *, work_ns: int = 0, wait_ns: int = 0, nbytes: int = 0, failed: int = 0) -> None:
         """Count `items`, and this thread's time of work and wait for them."""
@@ -75,17 +73,10 @@ class StageCounter:
         if failed:
             row[_FAILED] += failed
 
-    def observe(self, level: int, capacity: int) -> None:
-        """Count an observation of the queue: `level` of `capacity` places are taken."""
-        row = self._cells.mine()
-        row[_LEVEL] += level
-        row[_CAPACITY] += capacity
-
     def stats(self) -> StageStats:
         """Return the sums so far."""
-        items, failed, nbytes, work, wait, level, capacity = self._cells.sums()
-        occupancy = min(1.0, level / capacity) if capacity else None
-        return StageStats(items, failed, nbytes, work / 1e9, wait / 1e9, occupancy)
+        items, failed, nbytes, work, wait = self._cells.sums()
+        return StageStats(items, failed, nbytes, work / 1e9, wait / 1e9)
 
 
 class Stages:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from iofast.meter.counters import StageStats
 from iofast.meter.traffic import TrafficStats
 
-VERSION: Final = 6
+VERSION: Final = 7
 MAX_LOADERS: Final = 64  # in a page; further ones are not published
 MAX_NAME: Final = 64  # characters
 
@@ -34,14 +34,14 @@ class LoaderInfo:
 
 
 class Totals(NamedTuple):
-    """Totals since the loader was made, except `epoch`, `batch` (of this epoch) and `updated_ns` (CLOCK_MONOTONIC).
+    """Totals since the loader was made, except `epoch` and `updated_ns` (CLOCK_MONOTONIC).
 
     A step lasts from one batch to the next. The times to the first batch of an epoch and of its last next() are in
     `epoch_start_ns` instead. `device_stall_ns` and `device_step_ns` are by the device's clock, if there is one.
     """
 
     epoch: int = 0
-    batch: int = 0
+    batches: int = 0
     images: int = 0
     steps: int = 0
     step_ns: int = 0

@@ -14,7 +14,6 @@ import itertools
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -48,14 +47,9 @@ def folders() -> list[Path]:
     with contextlib.suppress(OSError):  # in a container the folder may not exist, and under sudo it is another user's
         if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():
             candidates.append(runtime / "iofast")
-    with contextlib.suppress(OSError):  # a container may have no writable temporary folder
-        temporary = tempfile.gettempdir()
-        named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-        usual = {"/tmp", "/var/tmp", "/usr/tmp", *(os.path.abspath(name) for name in named if name)}
-        # as a last resort Python returns the working folder, where no monitor would look
-        if temporary in usual or temporary != os.getcwd():
-            candidates.append(Path(temporary) / f"iofast-{os.geteuid()}")
-    return candidates
+    # not tempfile.gettempdir(): as a last resort it returns the working folder, where no monitor would look
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
+    return [*candidates, temporary / f"iofast-{os.geteuid()}"]
 
 
 def start_time(pid: int) -> int | None:

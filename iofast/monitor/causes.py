@@ -155,9 +155,13 @@ def _silent_threads(training: Training) -> Found:
     if not fed and others < (thresholds.notice if seen else thresholds.part):
         return _NOTHING
     used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
-    computing = fsum(seen.get(what, 0.0) for what in _CPU_WORK) >= thresholds.work
+    working, reading = fsum(seen.get(what, 0.0) for what in _CPU_WORK), seen.get(WorkerTask.READ, 0.0)
+    computing = working >= thresholds.work
     asleep = others < (thresholds.part if computing else thresholds.half)
-    if (seen.get(WorkerTask.READ, 0.0) > 0.5 and not computing) or (fed and asleep):
+    # Threads that get few cores use little processor time too: then what stacks show them at decides.
+    squeezed = training.taken is not None or training.throttled >= thresholds.bound
+    asleep &= not (squeezed and computing and working > reading)
+    if (reading > 0.5 and not computing) or (fed and asleep):
         return Cause.STORAGE, (used,)
     cause, cores = _cores(training)
     return cause, (used, *cores)
@@ -181,7 +185,8 @@ def _worker_processes(training: Training) -> Found:
     # A worker may be out of work while it is watched; stacks then show what it does otherwise.
     on_cpu = workers.busy >= thresholds.half or training.throttled >= thresholds.bound
     queued = workers.runnable or 0.0
-    on_cpu |= training.taken is not None and queued >= thresholds.part and queued > workers.cpu
+    taken = training.taken is not None and queued >= thresholds.part and queued > workers.cpu
+    on_cpu |= taken and queued >= 0.5 * (1.0 - workers.busy)  # a worker that sleeps for longer waits for its storage
     if on_cpu or (computing >= max(thresholds.work, read) and workers.cpu >= thresholds.part):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import OptionError, SourceError, unreadable
+from iofast.monitor.render.wording import bounds
 
 _FIGURES = {  # rows of the table: a figure of an interval, and its unit
     "images_per_s": ("images a second", 1.0, ""),
@@ -101,7 +102,7 @@ def _verdict(intervals: Sequence[dict[str, Any]]) -> str:
 
 def _stall(intervals: Sequence[dict[str, Any]]) -> str:
     stall = intervals[-1].get("stall")
-    return "" if stall is None else f"{stall['low']:.0%} – {stall['high']:.0%}"
+    return "" if stall is None else bounds(stall["low"], stall["high"])
 
 
 def _shown(mean: Mean, factor: float, unit: str) -> str:

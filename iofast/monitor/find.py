@@ -12,7 +12,7 @@ from typing import Final
 
 from iofast.errors import IofastError
 from iofast.meter import page_of, pages
-from iofast.monitor.probe.family import WORKER, Family, rank_of
+from iofast.monitor.probe.family import WORKER, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import (
     TICKS,
@@ -221,12 +221,6 @@ def _maps_torch(pid: int) -> bool:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its workers: behind slow workers a training itself has nothing to do."""
-    total = 0.0
     with contextlib.suppress(Gone):
-        total = read_stat(pid).cpu_s
-        for kin in Family(pid).kin():
-            if kin.role == "worker":
-                with contextlib.suppress(Gone):
-                    total += read_stat(kin.pid).cpu_s
-    return total
+        return read_stat(pid).cpu_s
+    return 0.0

@@ -14,13 +14,13 @@ from iofast.monitor.find import MonitorError
 from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import MomentView
-from iofast.monitor.render.printed import JsonLines, Lines
+from iofast.monitor.render.printed import JsonLines, PlainLines
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
 FAILED_ON = 4  # exit status: the verdict is one of --fail-on
 NOBODY = "no training process of yours found"
-_ONCE_S = 40.0  # 30 s of training, enough if steps cannot be counted, and what comes before
+_ONCE_S = 60.0  # 30 s of training, enough if steps cannot be counted, and a start-up: on a busy machine 16 s
 _ONCE_LEAST_S = 5.0  # steps are counted sooner, but one second may be unusual
 _WAIT_S = 0.2  # for news, between looks at the clock, the keyboard and the started program; waking up costs 100 us
 
@@ -139,7 +139,7 @@ class Follow:
             self._screen = Screen(self._out, keys=self._running is None)
             yield self._screen  # last: errors of opening must come before the screen
         else:
-            yield Lines(self._out)
+            yield PlainLines(self._out)
 
 
 @contextmanager

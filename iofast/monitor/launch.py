@@ -8,12 +8,12 @@ the sender: a signal of the terminal has reached the program already and must no
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
-
-from iofast.monitor.probe.states import ptrace_scope
 
 _PASSED = (
     signal.SIGINT,
@@ -27,7 +27,6 @@ _PASSED = (
     signal.SIGXCPU,  # and some this one
 )
 _FROM_TERMINAL = 0x80  # SI_KERNEL
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a program would inherit this
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -55,16 +54,9 @@ class Program:
         self._reaper.start()
 
     def _start(self, arguments: Sequence[str]) -> int:
-        if ptrace_scope() != "1":
-            return os.posix_spawnp(
-                arguments[0], list(arguments), os.environ, setsigmask=self._mask, setsigdef=_IGNORED_BY_PYTHON
-            )
-        # A process may trace its descendants alone: py-spy, which we start, is no ancestor of the program. The program
-        # may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants. That survives its exec,
-        # but does not apply to what it forks.
-        import ctypes
-        import subprocess
-
+        # Under Yama's scope 1 a process may trace its descendants alone: py-spy, which we start, is no ancestor of the
+        # program. The program may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants.
+        # That survives its exec, but does not apply to what it forks.
         monitor = os.getpid()
         prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec there are only calls
 

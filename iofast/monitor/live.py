@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
@@ -37,22 +36,12 @@ _YOUNG = 60  # but an unknown one is judged again each time for so many
 _PROVES_ITSELF_S = 8.0  # a started program without any sign of training is watched from then on
 
 
-class Watcher(Protocol):
-    """Takes the snapshots of one job: `watching.Watch`."""
-
-    def interval(self) -> Snapshot:
-        """Watch for one interval. Raises ProcessLookupError when the job has ended."""
-
-    def close(self) -> None:
-        """Stop watching."""
-
-
 @dataclass(frozen=True)
 class Sources:
     """Where jobs, snapshots and verdicts come from."""
 
     find: Callable[[], Sequence[Job]]
-    watch: Callable[[Job], Watcher]
+    watch: Callable[[Job], Watch]
     judge: Callable[[Sequence[Snapshot], Verdict | None], Verdict]
 
 
@@ -63,7 +52,7 @@ def machine(request: Request, program: int | None = None) -> Sources:
     """
     nvml = NvmlProbe.open()
     if request.gpu is not None and nvml is None:
-        raise MonitorError(f"--gpu {request.gpu}: no GPU can be seen: {NvmlProbe.note}")
+        raise MonitorError(f"--gpu {request.gpu}: {NvmlProbe.note}")
     find: Callable[[], Sequence[Job]] = partial(_on_gpu, request.gpu, nvml)
     if request.pids:
         named = [job_of(pid) for pid in request.pids]

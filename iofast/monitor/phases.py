@@ -12,7 +12,7 @@ from statistics import median
 
 from iofast.monitor.findings import Phase
 from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, workers_of
-from iofast.monitor.thresholds import Thresholds
+from iofast.monitor.thresholds import THRESHOLDS
 
 _BY_FRAMES = (
     (Frame.COMPILE, Phase.WARM_UP),
@@ -26,15 +26,15 @@ _PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
 WorkerSet = frozenset[tuple[int, int]]
 
 
-def phases(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> tuple[Phase, ...]:
+def phases(snapshots: Sequence[Snapshot]) -> tuple[Phase, ...]:
     """The phase of each snapshot, in order."""
-    found = [_alone(one, thresholds) for one in snapshots]
+    found = [_alone(one) for one in snapshots]
     sets = [workers_of(one) for one in snapshots]
     for at, phase in enumerate(found):
         if phase is Phase.TRAINING and _new_workers(sets, at):
             found[at] = Phase.BETWEEN
-    _widen(snapshots, found, thresholds)
-    for at in range(_warm(snapshots, sets, found, thresholds)):
+    _widen(snapshots, found)
+    for at in range(_warm(snapshots, sets, found)):
         if found[at] is Phase.TRAINING:
             found[at] = Phase.WARM_UP
     return tuple(found)
@@ -49,14 +49,14 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
     }
 
 
-def _alone(snapshot: Snapshot, thresholds: Thresholds) -> Phase:
+def _alone(snapshot: Snapshot) -> Phase:
     """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
-    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.half:
+    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= THRESHOLDS.half:
         return Phase.PAUSED
     stacks = snapshot.stacks
     for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
-        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.part:
+        if stacks is not None and stacks.main.get(frame, 0.0) >= THRESHOLDS.part:
             return phase
     return Phase.TRAINING
 
@@ -70,20 +70,18 @@ def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
     return not before <= after  # one interval may show both the old and the new workers
 
 
-def _widen(snapshots: Sequence[Snapshot], found: list[Phase], thresholds: Thresholds) -> None:
+def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
     """Extend pauses to neighbours that idle far more than training: a pause begins and ends within an interval."""
     idles = [idle_of(one) for one in snapshots]
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
     before = list(found)
     for at, idle in enumerate(idles):
-        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + thresholds.part:
+        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + THRESHOLDS.part:
             beside = [before[by] for by in (at - 1, at + 1) if 0 <= by < len(before) and before[by] in _PAUSES]
             found[at] = beside[0] if beside else Phase.TRAINING
 
 
-def _warm(
-    snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase], thresholds: Thresholds
-) -> int:
+def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
     """Number of intervals at the beginning that differ from later ones. A long warm-up is how this training runs."""
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
     idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
@@ -91,13 +89,13 @@ def _warm(
     count = 0
     for one, its in zip(snapshots, sets, strict=True):
         idle = idle_of(one)
-        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.part
+        idler = bool(idles) and idle is not None and idle > median(idles) + THRESHOLDS.part
         steps = [loader.batches for loader in one.loaders if loader.live]
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
         count += 1
-    starting = _before_workers(snapshots, sets, found)
-    return count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else starting
+    starting = max(_before_workers(snapshots, sets, found), _imports(snapshots, found))
+    return max(starting, count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else 0)
 
 
 def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
@@ -110,3 +108,15 @@ def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], fo
         return 0
     training = [at for at in range(first, len(sets)) if found[at] is Phase.TRAINING]
     return first if len(training) >= _STAY and all(sets[at] for at in training) else 0
+
+
+def _imports(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> int:
+    """Number of intervals up to the last stacks of imports, before anything trains: most intervals have no stacks."""
+    count = 0
+    for at, one in enumerate(snapshots):
+        idle, looked = idle_of(one), one.stacks is not None and one.stacks.looks > 0
+        works = workers_of(one) or any(loader.batches for loader in one.loaders)
+        if works or (idle is not None and idle < THRESHOLDS.half) or (looked and found[at] is not Phase.WARM_UP):
+            break
+        count = at + 1 if looked else count
+    return count

@@ -26,7 +26,7 @@ class WatchOptions:
     """
 
     pids: tuple[int, ...] = _option((), "this process; may be given several times", "N", flag="--pid")
-    seconds: float | None = _option(None, "end after N seconds; with --once the longest wait (default: 40)", "N")
+    seconds: float | None = _option(None, "end after N seconds; with --once the longest wait (default: 60)", "N")
     gpu: int | None = _option(None, "the processes on this GPU, as the driver numbers them", "K")
     interval: float = _option(1.0, "seconds between lines or redraws (default: 1)", "S")
     stacks: Literal["auto", "off"] = _option(

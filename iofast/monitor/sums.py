@@ -15,7 +15,6 @@ from iofast.monitor.bounds import exposed
 from iofast.monitor.findings import Band, Phase
 from iofast.monitor.phases import phases
 from iofast.monitor.snapshot import Snapshot, own_devices
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 
 
@@ -70,7 +69,7 @@ def _plus(one: _Seconds, other: _Seconds) -> _Seconds:
 
 def _part(window: Sequence[Snapshot], start: int, stop: int) -> _Seconds:
     """Sums of the snapshots from `start` to `stop`, by the phases that the whole window shows."""
-    found = list(zip(window, phases(window, THRESHOLDS), strict=True))[start:stop]
+    found = list(zip(window, phases(window), strict=True))[start:stop]
     trained = [one for one, phase in found if phase is Phase.TRAINING]
     spent: _Seconds = {phase: fsum(one.seconds for one, its in found if its is phase) for _, phase in found}
     training, reported = Training(trained), Training([one for one, _ in found])

@@ -47,14 +47,14 @@ def classify(
     return replace(verdict, advice=advise(now, predicted), what_if=predicted)
 
 
-def severity(stall: StallBounds | None, thresholds: Thresholds = THRESHOLDS) -> Severity:
+def severity(stall: StallBounds | None) -> Severity:
     """Severity by the lower bound of the stall: by what is proved."""
     low = stall.low if stall is not None else 0.0
-    if low >= thresholds.severe:
+    if low >= THRESHOLDS.severe:
         return Severity.SEVERE
-    if low >= thresholds.bound:
+    if low >= THRESHOLDS.bound:
         return Severity.BOUND
-    return Severity.NOTICE if low >= thresholds.notice else Severity.NONE
+    return Severity.NOTICE if low >= THRESHOLDS.notice else Severity.NONE
 
 
 _IDLE_BUSY = 0.01  # of a device, below which nothing trains on it
@@ -82,7 +82,7 @@ class _Case:
 
 
 def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> _Case:
-    phase_of = phases(snapshots, thresholds)
+    phase_of = phases(snapshots)
     by = thresholds.margin if last in _BUSY else -thresholds.margin if last in _IDLING else 0.0
     leaning = replace(thresholds, bound=min(thresholds.severe, max(thresholds.notice, thresholds.bound + by)))
 
@@ -134,7 +134,7 @@ def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdic
         bound=finding.bound,
         cause=finding.cause,
         stall=stall,
-        severity=severity(stall, case.every.thresholds),
+        severity=severity(stall),
         interference=beside,
         evidence=_general(training, stall, site) + evidence_of(beside, training) + finding.evidence,
         reason=reason,
@@ -178,7 +178,7 @@ def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
         return "nothing could be seen of the training thread"
     # Wide bounds say nothing about the stall; a device that never idles says enough all the same.
     if stall.width > thresholds.max_width and stall.low < thresholds.bound:
-        more = "" if training.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
+        more = "" if case.every.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
         return f"the stall is somewhere between {stall.low:.0%} and {stall.high:.0%}{more}"
     return None
 

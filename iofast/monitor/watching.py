@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -148,12 +147,9 @@ class Watch:
         return tuple(self._notes)
 
     def close(self) -> None:
-        """Close all files, and end a running burst."""
-        with ExitStack() as stack:
-            stack.callback(self._proc.close)
-            stack.callback(self._peers.close)
-            if self._stacks is not None:
-                stack.callback(self._stacks.close)
+        """End a running burst."""
+        if self._stacks is not None:
+            self._stacks.close()
 
 
 def _mean_cost(before: float, mean: float, memory: int) -> float:

@@ -10,23 +10,21 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iofast import kernel
 from iofast.containers.base import Located, Reader
 from iofast.containers.changed import follow
-from iofast.containers.columns import ABSENT
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.located import steps
 from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
-from iofast.containers.targets import ShardTarget, require_elsewhere, shard_bytes, state_of
-from iofast.containers.writer import TRANSACTION_BYTES, Section
+from iofast.containers.targets import require_elsewhere, section_bytes, state_of
+from iofast.containers.writer import Section
 from iofast.errors import ContainerError, SourceError
+from iofast.packing.inputs import warnings_of
 from iofast.packing.messages import PackedRecord
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, shards
@@ -37,8 +35,8 @@ from iofast.record import (
     JSON_FIELD,
     KEY_WIDTH,
     LABEL_FIELD,
-    PICKLED,
     ImageInfo,
+    field_of,
     image_field,
     is_stored,
     key_width,
@@ -92,7 +90,7 @@ class CopyWork:
 
     def section_records(self, target: Target) -> int:
         """How many records a section gets: about a shard of the wanted size, or a transaction of LMDB."""
-        limit = shard_bytes(self.options.shard_size, target) if isinstance(target, ShardTarget) else TRANSACTION_BYTES
+        limit = section_bytes(self.options.shard_size, target)
         return self.options.shard_records or max(1, int(limit / (self._size / max(1, len(self._reader)) + 2048)))
 
     def require_space(self, target: Target) -> None:
@@ -109,13 +107,8 @@ class CopyWork:
             "classes": None if manifest.classes is None else len(manifest.classes),
             "unlabelled": int((self._reader.labels(np.arange(len(self._reader), dtype=np.int64)) < 0).sum()),
             "splits": {name: sum(stop - start for start, stop in own) for name, own in manifest.splits.items()},
-            "warnings": self.warnings,
+            "warnings": warnings_of(self._reader),
         }
-
-    @cached_property
-    def warnings(self) -> tuple[str, ...]:
-        """What is not copied, in words."""
-        return (*self._reader.left_out, *self._not_stored())
 
     @property
     def _size(self) -> int:
@@ -129,10 +122,7 @@ class CopyWork:
             keys = self._reader.keys(columns)
             for first, last in columns.slices(SLICE_BYTES, SLICE_RECORDS):
                 own = keys[first:last]
-                if self._reader.renames:
-                    found = [dict(self._reader.record(index).fields) for index in part[first:last].tolist()]
-                else:
-                    found = self._reader.all_values(part[first:last])
+                found = self._reader.all_values(part[first:last])
                 headers = [
                     None if self._own else self._header(columns, row, each) for row, each in enumerate(found, first)
                 ]
@@ -144,25 +134,6 @@ class CopyWork:
                         raise ContainerError(f"{self._reader.name(index)} has no field that can be stored")
                     yield PackedRecord(int(key) if self._keeps_keys else index, info, fields, None)
 
-    def _not_stored(self) -> list[str]:
-        """What no container stores, in words."""
-        lines = []
-        for name in sorted(self._reader.manifest.fields):
-            if self._own or is_stored(name):
-                continue
-            number = sum(self._having(name, part) for part in steps(0, len(self._reader)))
-            pickled = name.rpartition(".")[2] in PICKLED
-            why = "is pickled data, which is never stored or loaded" if pickled else "is not a legal name"
-            lines.append(f"field {name!r} of {number:,} records {why}: left out")
-        return lines
-
-    def _having(self, name: str, indices: NDArray[np.int64]) -> int:
-        """How many of these records have the field."""
-        try:
-            return int((self._reader.locate(indices, name).file != ABSENT).sum())
-        except KeyError:  # in no file
-            return sum(value is not None for value in self._reader.values(indices, name))
-
     def _header(self, columns: Located, row: int, payloads: Mapping[str, bytes]) -> kernel.Header | None:
         """The header of a record's image, or None; without a checksum, `columns` is updated from it."""
         image = image_field(payloads)
@@ -173,7 +144,7 @@ class CopyWork:
     ) -> dict[str, bytes]:
         """Fields of another program as ours: label in `cls`, image under its format's name, key in `json`."""
         fields = {name: payload for name, payload in payloads.items() if is_stored(name)}
-        _name_image(fields, header)
+        _name_image(fields, header, any_format=self._reader.renames)
         label = fields.pop(LABEL_FIELD, None)
         if info.label >= 0:
             fields[LABEL_FIELD] = b"%d" % info.label
@@ -196,12 +167,12 @@ def _kept_width(reader: Reader) -> int:
     return (width or KEY_WIDTH) if last < 1 << 63 else 0
 
 
-def _name_image(fields: dict[str, bytes], header: kernel.Header | None) -> None:
-    """Rename a PNG in the field `jpg` to `png`, if that name is free."""
+def _name_image(fields: dict[str, bytes], header: kernel.Header | None, *, any_format: bool) -> None:
+    """Rename a PNG in the field `jpg` to `png`, if that name is free; with `any_format` a GIF there to `gif`, too."""
     image = image_field(fields)
     if image not in IMAGE_FIELDS or header is None:
         return
-    real = FIELD_OF_FORMAT.get(header.format, image)
+    real = field_of(header.format) if any_format else FIELD_OF_FORMAT.get(header.format, image)
     if real not in fields:
         fields[real] = fields.pop(image)
 

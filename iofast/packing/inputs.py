@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.containers import located
 from iofast.containers.base import Reader
+from iofast.containers.columns import ABSENT
+from iofast.containers.joined import containers_of
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.publish import Target
-from iofast.containers.targets import containers_of, require_elsewhere, state_of
+from iofast.containers.targets import require_elsewhere, state_of
 from iofast.errors import OptionError, SourceError, SourceMissingError
 from iofast.opening import is_container, not_foreign, open_sources
 from iofast.packing.options import PackOptions
 from iofast.packing.origin import OTHER_IMAGES
 from iofast.packing.report import read_lines
 from iofast.packing.splits import divide
-from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, is_stored
+from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, PICKLED, RAW_FIELDS, is_stored
 from iofast.remote.urls import is_url, require_text
-from iofast.source import Listing, SourceOptions
+from iofast.source import SourceOptions
 from iofast.source.arrays import Strings, StringsWriter, steps
 from iofast.source.attached import parse_sides, plain_suffix, side_field
-from iofast.source.listing import ContainerRows, Watched, few, printable, ranges, split_rank
+from iofast.source.listing import ContainerRows, Listing, Watched, few, printable, ranges, split_rank
 from iofast.source.scan import scan
 
 
@@ -42,7 +45,7 @@ def listed(sources: Sequence[str], options: PackOptions, target: Target) -> List
     elif options.foreign is not None:
         raise not_foreign(source)
     else:
-        images = scan(source, options.source_options())
+        images = scan(source, options)
     shares = options.shares()
     if shares is not None:
         images = divide(images, shares, options.split_seed or 0)
@@ -70,10 +73,8 @@ def _records(sources: Sequence[str], options: PackOptions, target: Target) -> Li
             require_elsewhere(each, source, target)
         _check_options(reader, ", ".join(sources), options)
         keys, labels, sizes = _columns(reader)
-        fields = _fields(reader, options.source_options(), unlabelled=bool((labels < 0).any()))
+        fields = _fields(reader, options, unlabelled=bool((labels < 0).any()))
         splits, order = _splits(reader)
-        lost = [name for name in reader.manifest.fields if not is_stored(name)]
-        warnings = [f"fields that are pickled, or whose names are not allowed, left out: {few(lost)}"] if lost else []
         return Listing(
             root=Path(os.path.abspath(sources[0])),
             kind="records",
@@ -85,21 +86,41 @@ def _records(sources: Sequence[str], options: PackOptions, target: Target) -> Li
             class_order=reader.manifest.class_order,
             order=order,
             container=ContainerRows(fields, _upright(reader, fields), state_of(reader, sources[0]), sizes),
-            warnings=(*reader.left_out, *warnings),
+            warnings=warnings_of(reader),
         )
+
+
+def warnings_of(reader: Reader) -> tuple[str, ...]:
+    """What is in no packed record, in words."""
+    lines = []
+    for name in reader.manifest.fields:
+        if not is_stored(name):
+            number = sum(_having(reader, name, part) for part in located.steps(0, len(reader)))
+            pickled = name.rpartition(".")[2] in PICKLED
+            why = "is pickled data, which is never stored or loaded" if pickled else "is not a legal name"
+            lines.append(f"field {name!r} of {number:,} records {why}: left out")
+    return (*reader.left_out, *lines)
+
+
+def _having(reader: Reader, name: str, indices: NDArray[np.int64]) -> int:
+    """How many of these records have the field."""
+    try:
+        return int((reader.locate(indices, name).file != ABSENT).sum())
+    except KeyError:  # in no file
+        return sum(value is not None for value in reader.values(indices, name))
 
 
 def _check_options(reader: Reader, name: str, options: PackOptions) -> None:
     """Raise `SourceError` for an empty container, `OptionError` for options that do not apply to it."""
-    manifest, chosen = reader.manifest, options.source_options()
+    manifest = reader.manifest
     if not len(reader):
         raise SourceError(f"{name} contains no record")
-    columns = (chosen.path_column, chosen.label_column, chosen.split_column, *chosen.mask_columns, *chosen.file_columns)
-    if given := [column for column in columns if column]:
-        raise OptionError(f"columns are a manifest's, found the container {name} and the column {given[0]!r}")
-    if chosen.class_order not in ("lexicographic", manifest.class_order):
+    if options.columns:
+        raise OptionError(f"columns are a manifest's, found the container {name} and the column {options.columns[0]!r}")
+    if options.class_order not in ("lexicographic", manifest.class_order):
         raise OptionError(
-            f"class_order {chosen.class_order} is for folders and manifests: the classes of {name} have numbers already"
+            f"class_order {options.class_order} is for folders and manifests: the classes of {name} have numbers "
+            "already"
         )
     raw = [field for field in RAW_FIELDS if field in manifest.fields]
     if raw and options.recipe().format == "keep":
@@ -156,9 +177,4 @@ def _splits(reader: Reader) -> tuple[tuple[tuple[str, int, int], ...], NDArray[n
     found = ranges((name, size) for name, size in sizes.items() if size)
     if spans == sorted(spans):
         return found, None
-    order, done = np.empty(len(reader), np.int64), 0
-    for start, stop in spans:
-        for rows in steps(stop - start):
-            order[done + rows.start : done + rows.stop] = np.arange(start + rows.start, start + rows.stop)
-        done += stop - start
-    return found, order
+    return found, np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -18,12 +18,12 @@ from iofast.packing.part import SLURM, PackPart
 from iofast.packing.pool import MAX_WORKERS
 from iofast.packing.sample import SampleRecipe
 from iofast.packing.splits import parse_shares, written
-from iofast.source import SourceOptions
 from iofast.source.attached import parse_sides
+from iofast.source.options import SourceOptions, names_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
+class PackOptions(RunFields, OrderFields, SourceOptions, SampleFields, PixelFields):
     """The options of `pack`. None means the default. Raises `OptionError` for values and combinations without meaning.
 
     See `kernel.TranscodeRecipe` for options of pixels, `SampleRecipe` for fields beside the image. Sizes are bytes or a
@@ -31,6 +31,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         _require_effects(given, self.sample_recipe().image)  # the recipe checks all options of pixels
         self.allowed_errors(1)
@@ -50,7 +51,7 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
             raise OptionError("dry_run=True estimates the whole run: leave out part and finish")
         if self.on is not None:
             self._check_cluster()
-        self.source_options()
+        parse_sides(self.fields)
         ForeignOptions.of(self.foreign)
         _checked_notes(self.notes)
 
@@ -62,67 +63,29 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         if self.workers is not None:
             raise OptionError(f"workers={self.workers} has no effect with on={self.on}: give ray_cpus= instead")
 
-    def _applied(self, name: str) -> Any:
-        """The value of an option, or the usual one if it was not given."""
-        value = getattr(self, name)
-        return _USUAL[name] if value is None else value
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of these options that were given."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def recipe(self) -> TranscodeRecipe:
         """The kernel's recipe for each image."""
-        resizing = self.resize is not None
-        format = self.format or ("jpeg" if resizing else "keep")
-        restart = self.restart
-        if restart is None and format == "jpeg":
-            restart = "auto"  # None leaves kept JPEGs as they are
-        elif restart == "none":
-            restart = 0
-        elif isinstance(restart, str) and restart.removeprefix("-").isdecimal():
+        usual = {"format": "keep"} if self.resize is None else {"format": "jpeg", "mode": "short"}
+        chosen = usual | self._given(each.name for each in fields(PixelFields))
+        restart = chosen.get("restart", "auto" if chosen["format"] == "jpeg" else None)  # None keeps kept JPEGs
+        if isinstance(restart, str) and restart.removeprefix("-").isdecimal():
             restart = int(restart)
-        return TranscodeRecipe(
-            size=self.resize,
-            mode=self.mode or ("short" if resizing else "none"),
-            only_shrink=self.only_shrink,
-            filter=self._applied("filter"),
-            format=format,
-            quality=self._applied("quality"),
-            subsampling=self._applied("subsampling"),
-            restart=restart,
-            reducing_gap=self._applied("reducing_gap"),
-            max_pixels=self.max_pixels,
-            max_memory=parse_size(self.max_memory, "max_memory"),
-            pad_color=self.pad_color,
-            icc=self.icc,
-            background=self.background,
-            check=None if self.check == "decode" else self.check,
-            truncated=None if self.truncated == "strict" else self.truncated,
-        )
+        chosen |= {
+            "size": chosen.pop("resize", None),
+            "restart": 0 if restart == "none" else restart,
+            "max_memory": parse_size(self.max_memory, "max_memory"),
+            "check": None if self.check == "decode" else self.check,
+            "truncated": None if self.truncated == "strict" else self.truncated,
+        }
+        return TranscodeRecipe(**chosen)
 
     def sample_recipe(self) -> SampleRecipe:
         """The recipe for each sample."""
-        return SampleRecipe(
-            image=self.recipe(),
-            min_size=self.min_size,
-            max_aspect=self.max_aspect,
-            boxes=self.boxes,
-            box_format=self._applied("box_format"),
-            keypoints=self.keypoints,
-            upright=self.upright_annotations,
-            mask_fill=self._applied("mask_fill"),
-        )
-
-    def source_options(self) -> SourceOptions:
-        """The options of the source."""
-        options = SourceOptions(
-            self.class_order,
-            self.path_column,
-            self.label_column,
-            self.split_column,
-            names_of(self.fields),
-            names_of(self.mask_column),
-            names_of(self.file_column),
-        )
-        parse_sides(options.fields)
-        return options
+        return SampleRecipe(image=self.recipe(), upright=self.upright_annotations, **self._given(_OF_SAMPLE))
 
     def allowed_errors(self, images: int) -> int:
         """The number of `images` that may fail: `max_errors`, a share rounded down. Raises `OptionError`."""
@@ -152,22 +115,15 @@ class PackOptions(RunFields, OrderFields, SampleFields, PixelFields):
         sample = self.sample_recipe()
         image = {name: value for name, value in asdict(sample.image).items() if value is not None}
         del image["max_memory"]  # of the run alone: a resumed run may have more
-        names = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "mask_fill")
-        rest = {name: getattr(sample, name) for name in names if getattr(sample, name) != _SAMPLE_DEFAULTS[name]}
+        rest = {name: getattr(sample, name) for name in _OF_SAMPLE if getattr(sample, name) != _SAMPLE_DEFAULTS[name]}
         rest["upright_annotations"] = sample.upright
         rest |= {name: list(names_of(getattr(self, name))) for name in ("fields", "mask_column", "file_column")}
         rest |= {"label_base": self.label_base}
-        given = {name: value for name, value in rest.items() if value or name in names}
+        given = {name: value for name, value in rest.items() if value or name in _OF_SAMPLE}
         shares = self.shares()
         if shares is not None:
-            given |= {"split": written(shares), "split_seed": self._applied("split_seed")}
+            given |= {"split": written(shares), "split_seed": self.split_seed or 0}
         return {**_checked_notes(self.notes), **image, **given}
-
-
-def names_of(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Names from a list, or from one text with commas."""
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(part.strip() for part in parts if part.strip())
 
 
 def as_option(name: str, value: object) -> str:
@@ -215,7 +171,7 @@ def _require_effects(given: Mapping[str, object], recipe: TranscodeRecipe) -> No
 
 
 PackOptions.__doc__ = f"{PackOptions.__doc__}\n{described(*GROUPS.values())}\n    "
-_USUAL = {field.name: field.metadata["usual"] for field in fields(PackOptions)}
+_OF_SAMPLE = ("min_size", "max_aspect", "boxes", "box_format", "keypoints", "mask_fill")
 _SAMPLE_DEFAULTS = {field.name: field.default for field in fields(SampleRecipe)}
 RAY = "ray"  # a value of `on`; with "://host:port" it names a cluster
 _LIMITS = {  # whole numbers

@@ -11,6 +11,7 @@ from iofast.errors import OptionError
 
 MAX_PARTS = 1_000_000
 SLURM = "slurm"
+_SHOWN = 10  # missing parts in a message
 
 _PART = re.compile(r"(\d{1,7})/(\d{1,7})", re.ASCII)
 
@@ -63,10 +64,10 @@ def parts_of(sections: Sequence[Section], missing: Sequence[Section], count: int
     return tuple(part.number for part in parts if any(each.number in lost for each in part.of(sections)))
 
 
-def missing_words(missing: Sequence[int], count: int, most: int = 10) -> str:
+def missing_words(missing: Sequence[int], count: int) -> str:
     """Say which parts are missing, as in: parts 2, 5 and 7 of 8 are missing."""
-    shown = [f"{number:,}" for number in missing[:most]]
-    if len(missing) > most:
-        shown.append(f"{len(missing) - most:,} more")
+    shown = [f"{number:,}" for number in missing[:_SHOWN]]
+    if len(missing) > _SHOWN:
+        shown.append(f"{len(missing) - _SHOWN:,} more")
     listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
     return f"part{'s' if len(missing) > 1 else ''} {listed} of {count:,} {'are' if len(missing) > 1 else 'is'} missing"

@@ -14,7 +14,7 @@ from typing import Any
 
 from iofast import kernel
 from iofast.containers.publish import MARKER, PLAN, Target
-from iofast.containers.targets import ShardTarget, shard_bytes
+from iofast.containers.targets import ShardTarget, section_bytes
 from iofast.containers.writer import Section
 from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option
@@ -102,7 +102,7 @@ def shards(options: PackOptions, target: Target) -> dict[str, object]:
     """The settings of a set of shards; none for other targets."""
     if not isinstance(target, ShardTarget):
         return {}
-    return {"shard_size": shard_bytes(options.shard_size, target), "shard_records": options.shard_records}
+    return {"shard_size": section_bytes(options.shard_size, target), "shard_records": options.shard_records}
 
 
 def settings(options: PackOptions, target: Target) -> dict[str, object]:

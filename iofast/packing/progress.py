@@ -1,4 +1,4 @@
-"""Progress of a packing run: none, or a bar."""
+"""Progress and warnings of a packing run, or of a verification."""
 
 from __future__ import annotations
 
@@ -15,35 +15,32 @@ if TYPE_CHECKING:
 
 
 class PackProgress:
-    """Show only warnings, as Python warnings. Used for `pack(progress=False)`."""
+    """Warnings, and if `visible` a bar on stderr, in a terminal or notebook, with images/s, MB/s and the time left.
 
-    def warn(self, text: str) -> None:
-        """Warn about the source."""
-        warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
+    Warnings are Python's; with the `name` of a command they are lines on stderr, in which `typed` rewrites the names of
+    options as they are on a command line.
+    """
 
-    def begin(self, images: int, done: int) -> None:
-        """Begin with `images`, of which an earlier run has done `done`."""
-
-    def step(self, images: int, size: int, failed: int) -> None:
-        """Advance by `images` whose files have `size` bytes; `failed`: failures so far."""
-
-    def end(self) -> None:
-        """End; called once, also after an error."""
-
-
-class PackBar(PackProgress):
-    """A bar on stderr, in a terminal or notebook, with images/s, MB/s and the time left. It vanishes at the end."""
-
-    def __init__(self, *, visible: bool = True) -> None:
+    def __init__(self, *, visible: bool = False, name: str = "", typed: Callable[[str], str] = str) -> None:
         self.visible = visible and can_show()
+        self._name, self._typed = name, typed
         self._bar: tqdm[NoReturn] | None = None
         self._bytes = 0
 
+    def warn(self, text: str) -> None:
+        """Warn about the source."""
+        if self._name:
+            print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - of the command
+        else:
+            warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
+
     def begin(self, images: int, done: int) -> None:
+        """Begin with `images`, of which an earlier run has done `done`."""
         if self.visible:
             self._bar = open_bar(images, " images", initial=done)
 
     def step(self, images: int, size: int, failed: int) -> None:
+        """Advance by `images` whose files have `size` bytes; `failed`: failures so far."""
         if self._bar is None:
             return
         self._bytes += size
@@ -53,19 +50,6 @@ class PackBar(PackProgress):
         self._bar.update(images)
 
     def end(self) -> None:
+        """End; called once, also after an error."""
         if self._bar is not None:
             self._bar.close()
-
-
-class Bar(PackBar):
-    """The bar of a command, whose warnings are lines on stderr.
-
-    `typed` rewrites the names of options in a warning as they are on a command line.
-    """
-
-    def __init__(self, name: str, *, visible: bool = True, typed: Callable[[str], str] = str) -> None:
-        super().__init__(visible=visible)
-        self._name, self._typed = name, typed
-
-    def warn(self, text: str) -> None:
-        print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - the command's own output

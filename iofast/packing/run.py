@@ -16,20 +16,20 @@ from iofast.containers.base import Reader
 from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.publish import Target
-from iofast.containers.targets import ShardTarget, shard_bytes, target_of
+from iofast.containers.targets import ShardTarget, section_bytes, target_of
 from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import is_container, open_reader
 from iofast.option import check_effect, check_names, takes_options
 from iofast.packing.copying import CopyWork, is_copy
-from iofast.packing.inputs import listed
+from iofast.packing.inputs import listed, warnings_of
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
 from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
 from iofast.packing.plan import PackPlan, settings
 from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackBar, PackProgress
+from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport
 from iofast.packing.work import PackWork
 from iofast.remote.urls import is_url, require_text
@@ -70,11 +70,11 @@ def pack(source: Sources, target: FilePath, options: PackOptions | None = None, 
             raise OptionError(f"{what} must be a path, found {shown(path)}")
     check_names("pack", PackOptions, keywords)
     options = PackOptions(**keywords) if options is None else replace(options, **keywords)
-    progress = PackBar() if options.progress else PackProgress()
+    progress = PackProgress(visible=options.progress)
     idle = options.on is not None or options.finish
     with WorkerPool(cores() if options.workers is None else options.workers, idle=idle) as pool:
         report = run(source, target, options, progress, pool)
-    if isinstance(progress, PackBar) and progress.visible and report.next_step:
+    if progress.visible and report.next_step:
         print(f"next: {report.next_step}", file=sys.stderr)  # noqa: T201 - asked for by `progress`
     return report
 
@@ -127,7 +127,7 @@ def _planned(sources: Sequence[str], target: Target, options: PackOptions, progr
 def _copying(reader: Reader, source: str, target: Target, options: PackOptions, progress: PackProgress) -> CopyWork:
     """The copying of all records of a reader."""
     work = CopyWork(reader, source, target, options)
-    for warning in work.warnings:
+    for warning in warnings_of(reader):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     return work
 
@@ -184,7 +184,7 @@ def _check(given: Sequence[str], options: PackOptions, target: Target) -> None:
                 f"{target.path} lies inside the source {source}: the next scan would find it; put it outside"
             )
     recipe = options.recipe()
-    shard_bytes(options.shard_size, target)
+    section_bytes(options.shard_size, target)
     if (records := options.shard_records) is not None:
         fits = isinstance(target, ShardTarget)
         check_effect(f"shard_records={records}", fits, "a target of shards", target.path.name)

@@ -12,9 +12,8 @@ import numpy as np
 
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
-from iofast.source import Listing
 from iofast.source.arrays import stable_order
-from iofast.source.listing import few, ranges, split_rank
+from iofast.source.listing import Listing, few, ranges, split_rank
 
 REST = "train"  # the split of images that no share takes
 

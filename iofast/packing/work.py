@@ -16,8 +16,8 @@ from typing import Any
 from iofast.containers.container_suffixes import LMDB, TAR
 from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
-from iofast.containers.targets import ShardTarget, shard_bytes
-from iofast.containers.writer import TRANSACTION_BYTES, Section
+from iofast.containers.targets import section_bytes
+from iofast.containers.writer import Section
 from iofast.errors import IofastError, StorageError
 from iofast.foreign.options import ForeignOptions
 from iofast.packing.child import ChunkJob
@@ -27,8 +27,7 @@ from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.sample import Image, make_record
 from iofast.record import key_width
-from iofast.source import Listing
-from iofast.source.listing import printable
+from iofast.source.listing import Listing, printable
 
 MAX_CHUNK = 32  # images
 CHUNK_BYTES = 8 << 20  # approximate size of a chunk; a worker holds its records in memory
@@ -135,8 +134,7 @@ class PackWork:
         """
         if self.options.shard_records is not None:
             return self.options.shard_records
-        suffix, is_shards = target.path.suffix, isinstance(target, ShardTarget)
-        size = shard_bytes(self.options.shard_size, target) if is_shards else TRANSACTION_BYTES
+        suffix, size = target.path.suffix, section_bytes(self.options.shard_size, target)
         images, bound = len(self.source), self._bound
         if bound is not None and not self.source.columns and container_size(suffix, images, bound) <= size:
             return max(1, images)

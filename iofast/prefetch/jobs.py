@@ -202,11 +202,6 @@ class Prefetch(Generic[T, S]):
         """Number of results that may be in the making or ready."""
         return self._depth
 
-    @property
-    def ready(self) -> int:
-        """Number of results that wait to be taken."""
-        return len(self._shared.ready)
-
     def __iter__(self) -> Self:
         return self
 

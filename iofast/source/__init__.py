@@ -1,4 +1,3 @@
-"""What pack and the readers of folders read. `scan.scan` lists folders and manifest files."""
+"""What pack and the readers of folders read. `scan.scan` lists folders and manifest files as a `listing.Listing`."""
 
-from iofast.source.listing import Listing as Listing
-from iofast.source.listing import SourceOptions as SourceOptions
+from iofast.source.options import SourceOptions as SourceOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from iofast.errors import ContainerError, OptionError
 from iofast.record import IMAGE_FIELDS, JSON_FIELD, LABEL_FIELD, RAW_FIELDS, check_field
 from iofast.source.arrays import Strings
 from iofast.source.listing import FILE, MISSING, Column, few
+from iofast.source.options import names_of
 
 _IMAGES = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp", "ppm", "pgm")
 _OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # packing itself writes these plain names
@@ -25,14 +26,14 @@ class Side(NamedTuple):
     field: str
 
 
-def parse_sides(texts: Iterable[str]) -> tuple[Side, ...]:
-    """Parse texts such as `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
+def parse_sides(fields: str | Sequence[str]) -> tuple[Side, ...]:
+    """Parse the option `fields`: `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
 
     A suffix that begins with a letter or digit gets a dot before it. Raises `OptionError`.
     """
     sides: list[Side] = []
-    for text in texts:
-        suffix, _, named = text.strip().partition("=")
+    for text in names_of(fields):
+        suffix, _, named = text.partition("=")
         if not suffix or "/" in suffix:
             raise OptionError(f"fields must be suffixes of files such as seg.png or txt, found {text!r}")
         field = field_name(named, text) if named else side_field(plain_suffix(suffix), text)

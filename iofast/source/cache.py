@@ -27,7 +27,7 @@ from iofast.source import saved
 
 _log = logging.getLogger("iofast")
 
-VERSION = 11  # of cached indexes: an older or newer one is built again
+VERSION = 12  # of cached indexes: an older or newer one is built again
 # Two changes of a folder or file within this time may leave the same time stamp (2 s on FAT, 4 ms on ext4). An index
 # that was built so soon after a change may have missed another one.
 SETTLED = 2_000_000_000  # ns

@@ -101,10 +101,10 @@ def alike(name: str) -> str:
 
 def instead_of(path: bytes) -> str:
     """`; found a/B.jpg` for a missing file, if a file looks alike, or differs in slashes or in its suffix; else ""."""
-    place = ""
-    for part in os.fsdecode(path).replace("\\", "/").split("/"):
+    place, parts = "", os.fsdecode(path).replace("\\", "/").split("/")
+    for number, part in enumerate(parts, 1):
         if part and not os.path.lexists(f"{place}{part}"):
-            part = _like(part, place)
+            part = _like(part, place, is_folder=number < len(parts))
             if not part:
                 return ""
         place += f"{part}/"
@@ -112,11 +112,11 @@ def instead_of(path: bytes) -> str:
     return f"; found {printable(found)!a}" if os.path.isfile(found) else ""
 
 
-def _like(name: str, folder: str) -> str:
+def _like(name: str, folder: str, *, is_folder: bool) -> str:
     """A name in the folder that looks like `name`, or else one that does so without its suffix; "" if there is none."""
     try:
         with os.scandir(folder or ".") as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, _LOOKS))
+            names = sorted(each.name for each in itertools.islice(entries, _LOOKS) if each.is_dir() == is_folder)
     except OSError:
         return ""
     same = [each for each in names if alike(each) == alike(name)]

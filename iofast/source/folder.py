@@ -20,7 +20,7 @@ from iofast.containers.file_bytes import bounded
 from iofast.containers.manifest import Manifest, Shard
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel import Payloads
-from iofast.record import ARRAY_FIELD, JSON_FIELD, LABEL_FIELD, Record, format_key
+from iofast.record import JSON_FIELD, LABEL_FIELD, Record, field_of, format_key
 from iofast.source.classes import instead_of
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
 from iofast.source.image_files import beginning, content, open_file
@@ -32,8 +32,6 @@ IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever i
 # Most files open at a time in one reader, over all threads; fewer if the process may have few. Further files are read
 # into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
-
-_FIELD_OF_FORMAT = {"jpeg": "jpg", "tiff": "tif", "npy": ARRAY_FIELD}
 
 
 class FolderReader(Reader):
@@ -127,15 +125,13 @@ class FolderReader(Reader):
                 os.close(descriptor)
             self._permits.extend(permits)
 
-    def values(
+    def _values(
         self,
         indices: NDArray[np.int64],
-        field: str | None = None,
-        *,
-        check: bool = True,  # noqa: ARG002  there are no checksums
-        failed: Failures | None = None,
+        field: str | None,
+        check: bool,  # noqa: ARG002  there are no checksums
+        wrong: Failures,
     ) -> list[bytes | None]:
-        """Image files, or another field; see `Reader.values`. Raises `SourceError` for a file that cannot be read."""
         if field is not None and field not in self.manifest.fields:
             raise KeyError(f"{self.root} has no field {field!r}, only {', '.join(self.manifest.fields)}")
         values: list[bytes | None] = []
@@ -143,9 +139,7 @@ class FolderReader(Reader):
             try:
                 values.append(self._value(index, field))
             except SourceError as error:
-                if failed is None:
-                    raise
-                failed[row] = error
+                wrong[row] = error
                 values.append(None)
         return values
 
@@ -153,12 +147,12 @@ class FolderReader(Reader):
         """The record that packing without any change would make of this file."""
         data = content(self.source.file(index))
         try:
-            kind = kernel.read_header(data).format
+            image = field_of(kernel.read_header(data).format)
         except DecodeError:
-            kind = os.path.splitext(self.name(index))[1][1:].lower()
+            image = field_of(os.path.splitext(self.name(index))[1][1:].lower())
         base = os.fsencode(self.source.root)
         files = {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
-        return Record(format_key(index), {_FIELD_OF_FORMAT.get(kind, kind): data, **self._listed(index), **files})
+        return Record(format_key(index), {image: data, **self._listed(index), **files})
 
     def note_changed(self, index: int, now: str) -> None:
         """See `Reader.note_changed`. The next opening builds the index again."""

@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import CLASS_ORDERS
-from iofast.option import check_choice
 from iofast.order.permutation import permuted
 from iofast.remote.urls import is_url, join
 from iofast.source.arrays import Strings, steps
@@ -24,29 +22,6 @@ from iofast.source.arrays import Strings, steps
 SPLIT_ORDER = ("train", "val", "valid", "validation", "test")  # packed in this order, other names follow sorted
 
 MISSING, PLAIN, FILE = 0, 1, 2  # Column.states: no value, the stored value, the path of a file that contains it
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """How a source is read. Raises `OptionError` for an unknown `class_order`.
-
-    `class_order`: `lexicographic` numbers class folders as torchvision's ImageFolder does, `natural` puts 9 before 10,
-    `file` takes the order of `classes.txt` in the root (beside a manifest), one class per line. `path_column`,
-    `label_column` and `split_column` are a manifest's columns; None means the usual names (docs/pack.md). `fields`:
-    suffixes of files beside the images that belong to their samples (`attached.parse_sides`); `mask_columns` and
-    `file_columns`: columns of a manifest with paths of such files.
-    """
-
-    class_order: str = "lexicographic"
-    path_column: str | None = None
-    label_column: str | None = None
-    split_column: str | None = None
-    fields: tuple[str, ...] = ()
-    mask_columns: tuple[str, ...] = ()
-    file_columns: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_choice("class_order", self.class_order, CLASS_ORDERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.manifest import CLASS_ORDERS, WHOLE, check_split_name
+from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, OptionError, SourceError
+from iofast.option import CLASS_ORDERS
 from iofast.record import check_field
 from iofast.remote.urls import RemotePath
 from iofast.source.arrays import Strings, stable_order
@@ -34,7 +35,6 @@ from iofast.source.listing import (
     PLAIN,
     Column,
     Listing,
-    SourceOptions,
     Versions,
     Watched,
     few,
@@ -42,6 +42,7 @@ from iofast.source.listing import (
     ranges,
     split_rank,
 )
+from iofast.source.options import SourceOptions, names_of
 from iofast.source.table import (
     BYTES,
     JSON,
@@ -87,8 +88,8 @@ def read_manifest(
     if len({path_column, label_column, split_column} - {None}) < 3 - (label_column, split_column).count(None):
         raise SourceError(f"{path}: one column cannot be two of path {path_column!r}, label and split")
     paths = _paths(table, table.columns.pop(path_column))
-    fields = [(name, _file_field(table, name, mask=True)) for name in options.mask_columns]
-    fields += [(name, _file_field(table, name, mask=False)) for name in options.file_columns]
+    fields = [(name, _file_field(table, name, mask=True)) for name in names_of(options.mask_column)]
+    fields += [(name, _file_field(table, name, mask=False)) for name in names_of(options.file_column)]
     splits, order = _splits(table, None if split_column is None else table.columns.pop(split_column))
     (labels, classes, warnings), class_order = _labels(table, label_column, options.class_order)
     ignored = [name for name in table.columns if _INDEX_COLUMN.fullmatch(name)]

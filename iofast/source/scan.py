@@ -20,8 +20,9 @@ from iofast.remote.urls import RemotePath, is_url
 from iofast.source.arrays import Strings
 from iofast.source.attached import attach, parse_sides
 from iofast.source.classes import CLASS_FILE, check_distinct, order_classes
-from iofast.source.listing import SPLIT_ORDER, Listing, SourceOptions, few, ranges, split_rank
+from iofast.source.listing import SPLIT_ORDER, Listing, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest, read_metadata, usable
+from iofast.source.options import SourceOptions
 from iofast.source.suffixes import EXTENSIONS
 from iofast.source.walk import Ancestors, Folder, LocalTree, Walk, joined
 
@@ -63,12 +64,11 @@ class _Scan:
             self.warnings.append(f"splits without images left out: {few(empty)}")
         if (described := self._described(splits)) is not None:
             return described
-        if options.mask_columns or options.file_columns:
+        if options.columns:
             raise OptionError(
-                f"mask and file columns are a manifest's, found the folder {root}: name suffixes with fields="
+                f"columns are a manifest's, found the folder {root} and the column {options.columns[0]!r}: name the "
+                "suffixes of files beside images with fields="
             )
-        if column := options.path_column or options.label_column or options.split_column:
-            raise OptionError(f"columns are a manifest's, found the folder {root} and the column {column!r}")
         classes = self._classes(splits)
         numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
         parts = [(label, own[name]) for own in splits.values() for name, label in numbers.items() if name in own]

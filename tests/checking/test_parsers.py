@@ -24,7 +24,7 @@ from iofast.errors import LONGEST, ContainerError, DecodeError, SourceError, Tar
 from iofast.foreign.tar import key_and_name
 from iofast.kernel import Header, TranscodeRecipe, crc32c, exif
 from iofast.places import Geometry, move
-from iofast.source.listing import SourceOptions
+from iofast.source.options import SourceOptions
 from iofast.source.scan import scan
 from tools.torture.drivers import DRIVERS
 from tools.torture.drivers.run import Run

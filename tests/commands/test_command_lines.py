@@ -23,14 +23,13 @@ def images(tmp_path: Path) -> Path:
 
 
 WITHOUT_EFFECT = [  # command line, words of the message
-    ("pack {} y.lmdb --quality 80 --format png --resize 16", "--quality 80 has no effect: expected --format jpeg"),
     ("pack {} y.lmdb --shard-size 1GB", "--shard-size 1GB has no effect: expected a target of shards, found y.lmdb"),
+    ("pack {} y.lmdb --shard-records 5", "--shard-records 5 has no effect: expected a target of shards, found y.lmdb"),
     ("pack {} y.lmdb --label-base 1", "--label-base 1 has no effect: expected a target of TFRecords, found y.lmdb"),
     ("view {} s.png --indices 0-2 --count 3", "--count has no effect: expected none beside --indices"),
     ("view {} s.png --boxes none --box-format xywh", "--box-format xywh has no effect: expected --boxes"),
     ("view {} s.png --transform train --mask seg.png", "expected none beside --transform"),
     ("cat {} 0 --field jpg --json", "--json has no effect: expected none beside --field"),
-    ("convert {} y.lmdb --shard-size 1MB", "--shard-size 1MB has no effect"),
 ]
 
 

@@ -14,7 +14,6 @@ from PIL import Image
 
 from iofast import FastDataset, FastLoader, open_reader, open_writer, pack
 from iofast.cli import main
-from iofast.commands import COMMANDS
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 HOSTILE = f"red{ESCAPE}\nsecond line\u202egnp"
@@ -73,13 +72,6 @@ def test_any_encoding(images: Path, tmp_path: Path, encoding: str) -> None:
     shown = run("info", images, encoding=encoding)[1].decode(encoding)
     assert ("gr\\xf6\\xdfe" if encoding == "ascii" else "größe") in shown
     assert ("###" in shown) == (encoding != "utf-8")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_in_ascii(command: str) -> None:
-    status, text, error = run(command, "--help", encoding="ascii")
-    assert (status, error) == (0, b"")
-    assert b"usage: iofast" in text
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, "/"])

@@ -14,22 +14,6 @@ from PIL import Image
 from tar_sets import foreign
 
 from iofast import FastDataset, open_reader, pack
-from iofast.errors import OptionError
-
-
-@pytest.mark.parametrize(
-    ("names", "reason"),
-    [
-        ({"image": "photo"}, r"no record has a member 'photo' \(names: image=photo\); they have cat, jpg, json"),
-        ({"label": "dog"}, "no record has a label in 'dog'"),
-        ({"lable": "dog"}, "no record has a member 'dog'"),
-    ],
-)
-def test_names_that_no_tar_has(tmp_path: Path, names: dict[str, str], reason: str) -> None:
-    path = foreign(tmp_path / "x.tar", {"a.jpg": picture(1), "a.cat": b"3", "a.json": b'{"kind": "x"}'})
-    for _ in range(2):  # a new index, and the cached one
-        with pytest.raises(OptionError, match=reason):
-            open_reader(path, {"names": names})
 
 
 @pytest.mark.parametrize(

@@ -105,25 +105,6 @@ def test_any_records_come_back(
         assert not [each for shard in range(len(reader.manifest.shards)) for each in reader.differences(shard)]
 
 
-@each_suffix
-def test_no_records(tmp_path: Path, suffix: str) -> None:
-    build(tmp_path / f"out{suffix}", [])
-    reader = open_reader(tmp_path / f"out{suffix}")
-    assert list(reader) == []
-    with pytest.raises(IndexError):
-        reader.record(0)
-
-
-@each_suffix
-def test_same_records_same_bytes(tmp_path: Path, suffix: str) -> None:
-    """The order of fields in the mapping does not matter."""
-    for name, turned in (("a", False), ("b", True)):
-        (tmp_path / name).mkdir()
-        records = [(p, dict(reversed(f.items())) if turned else f, i, s) for p, f, i, s in samples()]
-        build(tmp_path / name / f"out{suffix}", records)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
 # Writers.
 
 

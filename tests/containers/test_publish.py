@@ -44,18 +44,6 @@ def target(tmp_path: Path) -> Iterator[Target]:
     target.release()
 
 
-def test_one_file(target: Target, tmp_path: Path) -> None:
-    with target:
-        staged(target).write_bytes(b"data")
-        staged(target, "journal-0").write_bytes(b"rubbish")
-        (target.partial / "folder").mkdir()
-        (target.partial / "folder" / "x").write_bytes(b"rubbish")
-        assert not target.path.exists()
-        publish_one(target)
-    assert files(tmp_path) == {"out.lmdb": b"data"}
-    assert not target.partial.exists()
-
-
 def test_overwriting_replaces_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out.lmdb").write_bytes(b"old")
     with Target(tmp_path / "out.lmdb", overwrite=True) as target:

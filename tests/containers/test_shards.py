@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from altered_index import alter
-from lmdb_containers import expected, read_all, sample, samples, sections, write
+from lmdb_containers import expected, sample, samples, sections, write
 from tar_sets import build, contents
 
 from iofast import open_reader, open_writer
 from iofast.checking import verify
-from iofast.containers import index, open_files, shards
+from iofast.containers import base, index, open_files, shards
 from iofast.containers.base import Failures
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand, is_pattern
@@ -98,19 +98,6 @@ def test_a_target_that_is_taken(tmp_path: Path) -> None:
         target.discard()
 
 
-def test_overwriting_removes_what_the_old_manifest_names(tmp_path: Path) -> None:
-    build(tmp_path / "x.tar", [sample(i, 3000) for i in range(200)])
-    assert len(contents(tmp_path)) > 5
-    new = [sample(i, 500) for i in range(20)]
-    with ShardTarget(tmp_path / "x.tar", ".tar", overwrite=True) as target:
-        writer = TarWriter(target.partial, "x.tar", Description(), 8)
-        write(writer, new)
-        writer.finish()
-        target.publish(writer.files)
-    assert sorted(contents(tmp_path)) == ["x-000000.tar", "x.tar.index", "x.tar.manifest"]
-    assert read_all(TarReader(tmp_path / "x.tar")) == expected(new)  # type: ignore[arg-type]
-
-
 def test_overwriting_spares_what_is_not_of_the_set(tmp_path: Path) -> None:
     (tmp_path / "x-000000.tar").write_bytes(b"of another program")
     with ShardTarget(tmp_path / "x.tar", ".tar", overwrite=True) as target:
@@ -148,7 +135,7 @@ def test_of_many_shards_some_are_compared_at_opening(tmp_path: Path, monkeypatch
 
 def test_more_shards_than_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_files, "MAX_OPEN", 3)
-    monkeypatch.setattr(open_files, "_AT_A_TIME", 2)
+    monkeypatch.setattr(base, "MAX_OPEN", 4)
     records = [sample(i, 100) for i in range(20)]
     manifest = build(tmp_path / "x.tar", records, records=1)
     assert len(manifest.shards) == 20

@@ -12,13 +12,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
-from container_sets import picture
 from lmdb_containers import Fields, expected, sample, samples
 from tar_sets import CLASSES, build, contents, shards
 from tfrecord_messages import Example, framed, values
 
-from iofast import open_reader, open_writer
-from iofast.containers import shard_writer
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import Description
 from iofast.containers.shards import expand
@@ -34,7 +31,7 @@ from iofast.containers.tfrecord import (
     unmask,
 )
 from iofast.containers.writer import Section
-from iofast.errors import ContainerError, OptionError, TargetError, UnfinishedError
+from iofast.errors import ContainerError, OptionError
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.foreign.tfrecord import TfrecordFiles
@@ -114,30 +111,6 @@ def test_read_without_the_manifest_as_a_foreign_set(
         assert json.loads(bytes(foreign.view(7, "json"))) == {"key": "00000007", "path": "7.jpg"}
 
 
-# Through the front door.
-
-
-def test_written_and_read_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "train.tfrecord"
-    with open_writer(path, classes=["cat", "dog"], recipe={"label_base": 1}, shard_size=2000) as writer:
-        for number in range(20):
-            writer.write({"jpg": picture(number), "cls": number % 2, "txt": f"number {number}"})
-    shards = sorted(each.name for each in tmp_path.glob("train-*"))
-    assert shards == [f"train-{i:05d}-of-{len(shards):05d}.tfrecord" for i in range(len(shards))]
-    assert messages(tmp_path / shards[1])[0]["image/class/label"] == 2
-    assert messages(tmp_path / shards[1])[0]["image/class/text"] == b"dog"
-    for name in (path, tmp_path / "train-*.tfrecord"):
-        with open_reader(name) as reader:
-            assert isinstance(reader, TfrecordReader)
-            assert reader.values(np.arange(20), "txt") == [b"number %d" % number for number in range(20)]
-    with pytest.raises(TargetError, match="exists already"):
-        open_writer(path)
-    with open_writer(path, overwrite=True) as writer:
-        writer.write({"txt": "only"})
-    names = ["train-00000-of-00001.tfrecord", "train.tfrecord.index", "train.tfrecord.manifest"]
-    assert sorted(each.name for each in tmp_path.iterdir()) == names
-
-
 def read_all(path: Path) -> list[bytes]:
     data = FileBytes(str(path))
     return [read_data(data, frame) for frame in frames(data)]
@@ -195,43 +168,6 @@ def test_compressed_files_are_refused_by_name(tmp_path: Path, name: str, compres
     path.write_bytes(compress(framed(b"abc" * 50)))
     with pytest.raises(ContainerError, match=f"{path} is compressed as a whole with {name}"):
         read_all(path)
-
-
-def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kill interrupts a write, and a part of its bytes is in the file. Afterwards the bytes are the same."""
-    written = [sample(i, 200 + i, "train" if i < 12 else "val") for i in range(20)]
-    (tmp_path / "whole").mkdir()
-    build(tmp_path / "whole" / "out.tfrecord", written, records=3)
-    wanted = contents(tmp_path / "whole")
-    assert len(wanted) > 6
-    plain = shard_writer.write
-    for kill in (*range(10), *range(10, 26, 3)):
-        folder = tmp_path / str(kill)
-        folder.mkdir()
-        for count in (kill, kill % 3):  # writes until each kill: of the first run, then of its successor
-            _kill_after(count, monkeypatch)
-            with pytest.raises(KeyboardInterrupt):
-                build(folder / "out.tfrecord", written, records=3)
-            monkeypatch.setattr(shard_writer, "write", plain)
-        with pytest.raises((UnfinishedError, FileNotFoundError)):
-            TfrecordReader(folder / "out.tfrecord")
-        build(folder / "out.tfrecord", written, records=3)
-        assert contents(folder) == wanted
-
-
-def _kill_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = shard_writer.write
-    left = [count]
-
-    def write(fd: int, pieces: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            data = b"".join(pieces)
-            plain(fd, [data[: len(data) * (count % 4) // 4]])
-            raise KeyboardInterrupt
-        plain(fd, pieces)
-
-    monkeypatch.setattr(shard_writer, "write", write)
 
 
 @pytest.mark.parametrize("other", [Description(recipe={"label_base": 1}), Description(classes=tuple("tuvwxyz"))])

@@ -124,14 +124,6 @@ def test_damaged_and_missing_caches_are_replaced(
     assert copy.values(np.arange(COUNT)) == reader.values(np.arange(COUNT)) == OLD
 
 
-def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
-    reader = open_reader(settled(tar, tmp_path, OLD))
-    reader.record(0)
-    foreign(tmp_path / "x-1.tar", {"b.jpg": OLD[1]})
-    with pytest.raises(ContainerError, match=r"x-1\.tar was changed since it was indexed"):
-        reader.record(1)
-
-
 def test_a_file_that_changes_twice_within_one_tick_of_the_clock(tmp_path: Path) -> None:
     text = {"image": OLD[0], "label": 0, "class_name": b"tench"}
     path = write_tfrecord(tmp_path / "x.tfrecord", [text])

@@ -170,7 +170,7 @@ def test_fingerprint(sets: Path) -> None:
 
 
 def test_columns_are_looked_up_a_part_at_a_time(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iofast.dataset._CHUNK", 5)
+    monkeypatch.setattr("iofast.containers.located.STEP", 5)
     dataset = FastDataset(sets / "numbered.lmdb")
     assert dataset.targets == list(range(12))
     widths, heights = dataset.sizes()

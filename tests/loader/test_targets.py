@@ -52,6 +52,18 @@ def test_what_lies_outside_is_filled(path: Path) -> None:
     assert set(batch["seg.png"].unique().tolist()) == {0, 1, 255}
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+def test_beyond_the_edges_a_mask_has_what_its_image_has(tmp_path: Path, mode: Any) -> None:
+    levels = np.arange(20 * 24, dtype=np.uint8).reshape(20, 24)
+    with open_writer(tmp_path / "set.lmdb") as writer:
+        writer.write({"png": png(levels), "seg.png": png(levels)})
+    dataset = FastDataset(tmp_path / "set.lmdb", fields=["image", "seg.png"], indices=[0] * 8)
+    crop = T.RandomCrop((26, 30), padding=(7, 9, 8, 6), padding_mode=mode)
+    batch = next(iter(FastLoader(dataset, 8, transform=[crop], targets={"seg.png": "mask"})))
+    assert torch.equal(batch["seg.png"], batch["image"][:, 0])
+    assert (batch["seg.png"] != batch["seg.png"][0]).any(), "the crops differ"
+
+
 def test_one_that_cannot_follow_is_a_failure_of_its_sample(tmp_path: Path) -> None:
     place = tmp_path / "set.lmdb"
     with open_writer(place) as writer:

@@ -71,8 +71,14 @@ def stream(time: Time) -> Stream:
 def watched(stream: Stream, waits_ms: list[float]) -> Meter[Any]:
     """Return a meter of batches with these waits, on the model's device."""
     meter = watch(TimedLoader(stream.time, waits_ms))
-    meter.clock = StallClock(LoaderInfo("model"), device="cuda", now=stream.time, cuda=stream.cuda())
+    modelled(meter.clock, stream)
+    meter.clock.device = "cuda"
     return meter
+
+
+def modelled(clock: StallClock, stream: Stream) -> None:
+    """Let a clock measure by the model."""
+    clock.now, clock.cuda = stream.time, stream.cuda()
 
 
 def train(meter: Meter[Any], stream: Stream, device_ms: float, host_ms: float = 1.0) -> None:
@@ -110,7 +116,8 @@ def test_a_device_that_runs_dry(stream: Stream, reported: Callable[[], LoaderRep
 
 def test_the_third_event_splits_off_the_transfer(stream: Stream) -> None:
     stages, info = Stages(), LoaderInfo("own", "FastLoader")
-    clock = StallClock(info, device="cuda:0", stages=stages, now=stream.time, cuda=stream.cuda())
+    clock = StallClock(info, device="cuda:0", stages=stages)
+    modelled(clock, stream)
     timing = clock.begin()
     for _ in range(11):
         timing.waiting()

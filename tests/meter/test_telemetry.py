@@ -70,7 +70,7 @@ def test_what_is_written_is_read(
         9,
         LoaderInfo(name, "FastLoader", 1, 2, 3, "cuda:1", rank=4, world_size=5),
         Totals(*values),
-        {"read": StageStats(1, 2, 3, work_s, 0.5, None)},
+        {"read": StageStats(1, 2, 3, work_s, 0.5)},
         {each: PhaseTotals(*totals) for each, totals in phases.items()},
         True,
         TrafficStats(1, 2, 3, 4, 0.5, None),
@@ -89,7 +89,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     stages = Stages()
     stages.read.add(64, work_ns=7, nbytes=5000, failed=2)
     stages.decode.add(64, failed=1)
-    stages.queue.observe(1, 2)
     info = LoaderInfo("train", "FastLoader", 4, 3, 64, "cuda:1", rank=2, world_size=8)
     slot = Slot(info)
     assert telemetry.pages() == [], "nothing is written yet"
@@ -103,7 +102,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     assert loader.phases == {"3": totals, "?": totals}
     assert loader.stages["read"].bytes == 5000
     assert [loader.stages[name].failed for name in ("read", "decode")] == [2, 1]
-    assert loader.stages["queue"].occupancy == 0.5
     (path,) = runtime.rglob("*.*")
     assert path == runtime / "iofast" / f"{page.pid}-{page.start_time}.json"
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
@@ -178,17 +176,17 @@ def test_the_page_is_written_at_the_first_batch_then_regularly_and_at_the_end(ti
     meter = timed(time, [1] * 30)
     published = []
     for _ in meter:
-        published.append(reported().figures.batch)
+        published.append(reported().figures.batches)
         time.go(PUBLISH_NS / MS / 4)
     assert sorted(set(published)) == [1, 5, 9, 13, 17, 21, 25, 29]
     figures = reported().figures
-    assert (figures.epoch, figures.batch, figures.steps, figures.images) == (0, 30, 29, 240)
+    assert (figures.epoch, figures.batches, figures.steps, figures.images) == (0, 30, 29, 240)
     assert (figures.step_ns, figures.wait_ns, figures.epoch_start_ns) == (29 * (MS + PUBLISH_NS // 4), 29 * MS, MS)
     assert figures.updated_ns == time.ns
     time.go(PUBLISH_NS / MS)
     for _ in meter:
         break
-    assert reported().figures[:2] == (1, 1)
+    assert reported().figures[:2] == (1, 31)
 
 
 def test_the_ends_of_short_epochs_do_not_publish_more_often(time: Time, own_page: object) -> None:

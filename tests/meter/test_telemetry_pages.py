@@ -70,28 +70,13 @@ def test_without_a_runtime_folder_it_is_the_users_own_temporary_one(
         make(runtime, tmp_path / "run", tmp_path)
         runtime = str(tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert file_of(slot, tmp_path).parent == tmp_path / f"iofast-{os.geteuid()}"
-
-
-def test_the_working_folder_is_no_temporary_one(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python falls back to it if the temporary folders are full or not writable."""
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
-    monkeypatch.setattr("tempfile.tempdir", str(work))
-    slot.write(Totals())
-    assert list(work.iterdir()) == []
-    telemetry.close_page()
-    monkeypatch.setenv("TMPDIR", str(work))
-    assert file_of(slot, tmp_path).parent.parent == work
 
 
 def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may lack the variables of the monitor's login shell."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     slot.write(FIGURES)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -193,7 +178,7 @@ def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:
         while len(seen) < 30 and time.monotonic() < end:
             for loader in (loader for page in telemetry.pages() for loader in page.loaders):
                 assert len(set(loader.figures)) == 1, loader.figures
-                seen.add((loader.serial, loader.figures.batch))
+                seen.add((loader.serial, loader.figures.batches))
         done.append(True)
 
     done: list[bool] = []

@@ -226,7 +226,6 @@ def test_peers(proc: ProcFolder) -> None:
     proc.end(20)
     peers.look()
     assert peers.take() == {2: 0.0}
-    peers.close()
     assert Peers(Job(10, 100, "python train.py")).take() == {}
 
 
@@ -357,7 +356,7 @@ def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: 
 
 def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NvmlProbe, "note", "GPUs are not seen: the driver is not loaded")
-    with pytest.raises(MonitorError, match=r"^--gpu 1: no GPU can be seen: .* is not loaded$"):
+    with pytest.raises(MonitorError, match=r"^--gpu 1: GPUs are not seen: .* is not loaded$"):
         machine(Request(gpu=1))
 
 
@@ -369,7 +368,7 @@ def test_what_was_named(seen: dict[str, Any]) -> None:
     (job,) = made.find()
     assert job.pid == os.getpid()
     watch = made.watch(job)
-    options = watch.options  # type: ignore[attr-defined]
+    options = watch.options
     watch.close()
     assert (options.interval, options.stacks, options.gpu) == (0.5, "off", 1)
     with pytest.raises(MonitorError, match="there is no process"):

@@ -47,19 +47,14 @@ while True:
 while (x := queue.get()) is not None:  # batch
     net(x).sum().backward()
 """,
-    "a future": """
+    "a future, an iterator, a socket": """
 def main():
     for step in range(100):
         x = ahead.popleft().result()  # batch
+        y, z = next(it), socket.recv_pyobj()  # batch
         ahead.append(pool.submit(load, step))
-        loss = net(x).sum()
+        loss = net(x, y, z).sum()
         loss.backward()
-""",
-    "next()": """
-it = iter(loader)
-for step in range(n):
-    x = next(it)  # batch
-    net(x).sum().backward()
 """,
     "a method that makes one step": """
 class Trainer:
@@ -72,12 +67,6 @@ class Trainer:
         loss = self.net(x)
         loss.backward()
         self.optimizer.step()
-""",
-    "a method that takes the batch": """
-def run(self):
-    for self.number in range(10):
-        self.batch = self.queue.get()  # batch
-        self.train_step(self.batch)
 """,
     "asyncio": """
 async def train():
@@ -114,13 +103,6 @@ while True:
     y = answers.get()
     loss = criterion(y)
     loss.backward()
-""",
-    "gradients of other processes": """
-while True:
-    weights.put(net.state_dict())
-    loss = results.get()
-    loss.backward()
-    optimizer.step()
 """,
     "a generator that trains": """
 def fit():
@@ -161,9 +143,9 @@ def test_where_a_loop_gets_its_batch(name: str) -> None:
 
 def test_a_file_that_was_edited_since() -> None:
     """Its lines are another function's now."""
-    (loop,) = Loops(SHAPES["a future"]).of("main")
-    assert (loop.gets, loop.first <= 6 <= loop.last) == ({4}, True)
-    assert Loops(SHAPES["a future"]).of("prepare") == []
+    (loop,) = Loops(SHAPES["a future, an iterator, a socket"]).of("main")
+    assert (loop.gets, loop.first <= 6 <= loop.last) == ({4, 5}, True)
+    assert Loops(SHAPES["a future, an iterator, a socket"]).of("prepare") == []
 
 
 def test_what_an_event_loop_runs() -> None:

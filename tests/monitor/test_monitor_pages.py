@@ -14,7 +14,7 @@ from iofast.monitor.find import job_of
 from iofast.monitor.probe.pages import PagesProbe, difference
 from iofast.monitor.snapshot import Job, LoaderFigures
 
-BEFORE = Totals(2, 5, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
+BEFORE = Totals(2, 10, 80, 9, 9_000_000_000, 900_000_000, 10, 100, 1_000, 1)
 
 
 def report(figures: Totals, serial: int = 1, device: str = "cuda:0", **stages: StageStats) -> LoaderReport:
@@ -23,7 +23,7 @@ def report(figures: Totals, serial: int = 1, device: str = "cuda:0", **stages: S
 
 
 def test_difference_of_reports() -> None:
-    now = Totals(2, 9, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
+    now = Totals(2, 14, 144, 13, 11_000_000_000, 1_900_000_000, 10, 500_000_100, 2_000_001_000, 2)
     then = report(
         BEFORE, read=StageStats(work_s=1.0), transfer=StageStats(work_s=0.5, wait_s=0.2), decode=StageStats(failed=1)
     )
@@ -35,22 +35,6 @@ def test_difference_of_reports() -> None:
     assert (found.exposed_s, found.device_step_s) == (0.5, 2.0)
     assert (found.stages["read"], found.transfer_s, found.failed) == (0.5, pytest.approx(0.1), 2)
     assert (found.name, found.kind, found.num_workers, found.epoch) == ("train", "FastLoader", 4, 2)
-
-
-@pytest.mark.parametrize(
-    ("now", "batches"),
-    [
-        (BEFORE, 0),
-        (BEFORE._replace(batch=6, steps=10), 1),
-        (BEFORE._replace(epoch=3, batch=2, steps=13), 5),  # three and one of the old one, one step and a first
-        (BEFORE._replace(epoch=3, batch=1), 1),
-        (BEFORE._replace(epoch=9, batch=1, steps=9), 7),  # epochs of one batch
-        (BEFORE._replace(epoch=0, batch=2, steps=10), 2),  # epochs are set by the user
-        (BEFORE._replace(epoch=2, batch=2, steps=10), 2),
-    ],
-)
-def test_batches_over_epochs(now: Totals, batches: int) -> None:
-    assert difference(report(BEFORE), report(now)).batches == batches
 
 
 def test_phases_of_an_interval() -> None:
@@ -82,7 +66,7 @@ def test_train_and_validation(own_pages: Job) -> None:
     train, valid = Slot(LoaderInfo("train")), Slot(LoaderInfo("valid"))
     train.write(BEFORE)
     assert live(probe.take()) == {"train": 10}
-    train.write(BEFORE._replace(steps=12, batch=8, updated_ns=2))
+    train.write(BEFORE._replace(steps=12, batches=13, updated_ns=2))
     assert live(probe.take()) == {"train": 3}
     valid.write(Totals(0, 4, 8, 3, 5, 5, 5, 0, 0, 3))
     found = probe.take()

@@ -23,7 +23,6 @@ from iofast.monitor.render.printed import to_json
 from iofast.monitor.render.wording import explanation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
 from iofast.monitor.sums import Ledger, RunSums
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.verdict import classify
 
 LETTERS = {
@@ -53,6 +52,9 @@ SLOW = training(3, doing=BUSY, idle=0.95)
 HALTED = snapshot(BUSY, 1.0, processes=(replace(MAIN, states={"T": 0.9}),))
 ASKED = replace(LOADER, batches=0)
 FED = busy(8, **of_workers(1))
+HOST_ALONE = training(3, doing=BUSY, idle=None, **ALONE)
+IMPORTS = [replace(HOST_ALONE[0], stacks=stacks({Frame.COMPILE: 1.0})), *HOST_ALONE]
+COMPUTES = [replace(one, stacks=stacks({Frame.FORWARD: 1.0})) for one in HOST_ALONE]
 INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
     "compiles": ([*busy(4), seen(Frame.COMPILE), *busy(4)], "TTTTwTTTT"),
     "saves": ([*busy(4), seen(Frame.CHECKPOINT), *busy(4)], "TTTTcTTTT"),
@@ -72,6 +74,8 @@ INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
     "slow all the time": ([*SLOW, *SLOW, *SLOW, *SLOW], "TTTTTTTTTTTT"),
     "no workers yet": ([*busy(2, **ALONE), *busy(8)], "wwTTTTTTTT"),
     "no batch yet": ([*busy(2, loaders=(ASKED,)), *busy(8, loaders=(LOADER,))], "wwTTTTTTTT"),
+    "imports, of which few intervals have stacks": ([*IMPORTS, *IMPORTS, IMPORTS[0], *COMPUTES], "w" * 9 + "TTT"),
+    "a compilation after computing": ([*COMPUTES, *IMPORTS], "TTTwTTT"),
     # imports of 40 s on a busy machine looked like a training that computes, and `--once` said compute-bound
     "imports longer than what follows": ([*busy(40, **ALONE), *FED], "w" * 40 + "T" * 8),
     "too few to know": ([*busy(40, **ALONE), *busy(2)], "T" * 42),
@@ -83,12 +87,12 @@ INTERVALS: dict[str, tuple[list[Snapshot], str]] = {
 @pytest.mark.parametrize("name", INTERVALS)
 def test_phases_of_intervals(name: str) -> None:
     snapshots, expected = INTERVALS[name]
-    assert "".join(LETTERS[phase] for phase in phases(snapshots, THRESHOLDS)) == expected
+    assert "".join(LETTERS[phase] for phase in phases(snapshots)) == expected
 
 
 def test_seconds_add_up_and_only_training_counts() -> None:
     snapshots = [*busy(40), *[seen(Frame.VALIDATION)] * 10, *busy(10)]
-    spent = seconds_by_phase(snapshots, phases(snapshots, THRESHOLDS))
+    spent = seconds_by_phase(snapshots, phases(snapshots))
     assert spent == {Phase.TRAINING: pytest.approx(50), Phase.VALIDATION: pytest.approx(10)}
     verdict = classify(snapshots)
     assert verdict.bound is Bound.COMPUTE
@@ -265,7 +269,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
 
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
-    """On the CPU only the time of the host counts; beside a device its stacks show who launches and who waits."""
+    """Stacks show the time of the host. On a CPU that is all the work; with a GPU it is only launching and waiting."""
     seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
     verdict = classify(training(doing=HOST, idle=None, stacks=seen))
     assert verdict.bound is Bound.COMPUTE

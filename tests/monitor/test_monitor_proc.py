@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 from proc_folder import TRAIN, ProcFolder, job, running, until
@@ -12,7 +11,7 @@ from proc_folder import TRAIN, ProcFolder, job, running, until
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.family import Family
 from iofast.monitor.probe.proc import JobEnded, ProcProbe
-from iofast.monitor.probe.states import doing_by_call, doing_by_function
+from iofast.monitor.probe.states import doing_by_function
 from iofast.monitor.snapshot import Doing
 
 # --- what a thread sleeps in
@@ -53,43 +52,29 @@ def test_a_real_thread(doing: Doing) -> None:
             time.sleep(0.002)
             probe.look()
         looks, (main,), threads = probe.take(1.0)
-        probe.close()
     assert looks.shares[doing] > 0.5
     assert sum(looks.shares.values()) == pytest.approx(1)
     assert (main.role, main.pid, threads) == ("main", process.pid, ())
     assert sum(main.states.values()) == pytest.approx(1)
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86-64")
-@pytest.mark.parametrize(
-    ("line", "doing"),
-    [
-        ("running", Doing.RUNNING),
-        ("7 0x1 0x1 0xffffffff", Doing.QUEUE),
-        ("202 0x7f 0x80", Doing.FUTEX),
-        ("230 0x1", Doing.ASLEEP),
-        ("0 0x3 0x7f 0x10", Doing.QUEUE),  # read(3), a pipe
-        ("0 0x4 0x7f 0x10", Doing.ASLEEP),  # read(4), a socket: of what kind is not said
-        ("-1 0x7f 0x80", None),
-    ],
-)
-def test_system_calls(line: str, doing: Doing | None, tmp_path: Path) -> None:
-    (tmp_path / "fd").mkdir()
-    (tmp_path / "fd" / "3").symlink_to("pipe:[123]")
-    (tmp_path / "fd" / "4").symlink_to("socket:[124]")
-    assert doing_by_call(line, tmp_path) is doing
-
-
 def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
-    """The system call says it; where that may not be read either, nothing is guessed."""
-    folder = proc.process(10) / "task" / "10"
+    proc.process(10)
     probe = ProcProbe(job(10))
-    (folder / "syscall").write_text("202 0x1" if os.uname().machine == "x86_64" else "98 0x1")
-    look = probe.look()
-    assert (look, probe.notes) == (Doing.FUTEX, {})
-    (folder / "syscall").write_text("-1")
     assert probe.look() is Doing.UNSEEN
+    probe.take(1.0)
     assert "wchan" in probe.notes["wchan"]
+
+
+def test_a_thread_that_wakes_up_under_the_look(proc: ProcFolder) -> None:
+    """Its state is S, and the kernel, which tells functions otherwise, names none."""
+    proc.process(10)
+    probe = ProcProbe(job(10))
+    for wchan, doing in (("futex_do_wait", Doing.FUTEX), ("0", Doing.RUNNING)):
+        proc.state(10, "S", wchan)
+        assert probe.look() is doing
+    probe.take(1.0)
+    assert probe.notes == {}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +187,7 @@ def test_files_are_closed(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     probe.look()
     probe.take(1.0)
-    probe.close()
+    del probe
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -186,42 +186,14 @@ def test_open_files(proc: ProcFolder, tmp_path: Path) -> None:
     files.glimpse([999])
 
 
-@pytest.mark.parametrize(
-    ("beside", "named", "root"),
-    [
-        (("n01/1.JPEG", "n02/2.JPEG", "n03/3.JPEG"), "", "."),
-        (("n01/1.JPEG", ".thumbnails/2.jpg", "n03/3.JPEG"), "", "."),
-        (("n03/3.JPEG", "annotations/boxes.json"), "", "n03"),
-        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "", None),
-        (("n03/3.JPEG", "other/1.JPEG", "models/net.pt", "runs/log.txt"), "n03", "n03"),
-        (("n01/1.JPEG", "n03/3.JPEG"), "elsewhere", "."),
-    ],
-    ids=["classes", "a hidden folder", "a flat folder", "not certain", "in the source", "of another loader"],
-)
-def test_the_folder_of_all_images(
-    proc: ProcFolder, files: DataFolders, tmp_path: Path, beside: tuple[str, ...], named: str, root: str | None
-) -> None:
-    """One image of one class was seen open; the advice must not lose the other classes."""
-    folder = tmp_path / "images"
-    for name in beside:
-        data(folder / name)
-    open_in(proc, 10, 3, folder / "n03" / "3.JPEG")
-    assert files.image_root("") is None
+def test_the_folder_of_all_images(proc: ProcFolder, files: DataFolders, tmp_path: Path) -> None:
+    """Source or command name it: one image of one class was seen open, and a class would lose the others."""
+    root, runs = str(tmp_path / "images"), str(tmp_path / "runs")
+    image = data(tmp_path / "images" / "n03" / "3.JPEG")
+    open_in(proc, 10, 3, image)
     files.glimpse([10])
-    assert files.image_root(str(folder / named) if named else "") == (None if root is None else str(folder / root))
-    assert root is not None or files.image_root("", ["/elsewhere", str(folder)]) == str(folder)
-
-
-@pytest.mark.parametrize(("looks", "root"), [(1, None), (3, "train/cat")], ids=["classes of folders", "rarely others"])
-def test_of_several_roots_one_is_named_if_nearly_all_images_are_in_it(
-    proc: ProcFolder, files: DataFolders, tmp_path: Path, looks: int, root: str | None
-) -> None:
-    for name in ("cat/a", "cat/b", "dog/a", "dog/b"):
-        data(tmp_path / "train" / name / "1.jpg")
-    for number, name in enumerate([*["cat/a"] * looks, "dog/b"]):
-        open_in(proc, 10, number, tmp_path / "train" / name / "1.jpg")
-    files.glimpse([10])
-    assert files.image_root("") == (None if root is None else str(tmp_path / root))
+    assert files.image_root(root) == files.image_root(runs, [root]) == files.image_root("", ["/", root, runs]) == root
+    assert files.image_root("") is files.image_root(runs) is None
 
 
 @pytest.mark.parametrize("depth", ["images", "images/train"])

@@ -20,7 +20,6 @@ a GPU can fail during a test. Without the variable, nvmlInit reports that no dri
   pids GPU 1,2,3                 its processes; `pids GPU -` for none
   gpm GPU off                    a GPU before Hopper
   vanish GPU                     it fell off the bus: every call returns NVML_ERROR_GPU_IS_LOST
-  generation N                   another N than at nvmlInit: the driver was restarted, and requires a new nvmlInit
   error FUNCTION GPU CODE        FUNCTION (no _v2) fails with CODE: the name of an NVML_ERROR_ in the table below, or a
                                  number. NVML_ERROR_FUNCTION_NOT_FOUND simulates a driver that is too old
 
@@ -63,10 +62,10 @@ typedef struct { char function[64]; int gpu, code; } rule; /* gpu -1: all of the
 static struct {
   gpu gpus[GPUS];
   rule rules[ERRORS];
-  int rule_count, generation;
+  int rule_count;
 } script;
 static device devices[GPUS];
-static int started, generation; /* the driver's generation at nvmlInit */
+static int started;
 static char read_path[512];
 static struct stat read_stat;
 static int live_samples;
@@ -154,8 +153,7 @@ static int code_of(const char *name) {
 
 static void statement(char **words, int count) {
   const char *verb = words[0];
-  if (!strcmp(verb, "generation") && count > 1) script.generation = atoi(words[1]);
-  else if (!strcmp(verb, "error") && count > 3 && script.rule_count < ERRORS) {
+  if (!strcmp(verb, "error") && count > 3 && script.rule_count < ERRORS) {
     rule *r = &script.rules[script.rule_count++];
     snprintf(r->function, sizeof r->function, "%s", words[1]);
     r->gpu = *words[2] == '*' ? -1 : atoi(words[2]);
@@ -253,7 +251,7 @@ static int refused(const char *function, int about) {
 
 static int ready(const char *function) {
   if (!refresh()) return DRIVER_NOT_LOADED;
-  if (!started || generation != script.generation) return UNINITIALIZED;
+  if (!started) return UNINITIALIZED;
   return refused(function, -1);
 }
 
@@ -277,8 +275,7 @@ int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   if (!refresh()) return DRIVER_NOT_LOADED;
   int code = refused("nvmlInitWithFlags", -1);
-  if (!code && generation != script.generation) live_samples = 0; /* the old driver had them */
-  if (!code) started = 1, generation = script.generation;
+  if (!code) started = 1;
   return code;
 }
 

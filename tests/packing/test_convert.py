@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 from container_sets import (
@@ -26,7 +23,6 @@ from container_sets import (
     split_of,
 )
 from packing_runs import interrupt as interrupt_pack
-from places import ROOT
 from tar_sets import foreign
 from todays import todays
 
@@ -214,19 +210,6 @@ class TestFolders:
 # Interrupted and killed.
 
 MANY, STOP = 60, 37
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, "tests/support")
-from container_sets import Quiet, convert
-
-class Killed(Quiet):
-    def step(self, *_):
-        self._left -= 1
-        if not self._left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-convert(sys.argv[1], sys.argv[2], Killed(int(sys.argv[3])))
-"""
 
 
 def interrupt(source: Path, target: Path | str, number: int = STOP, **options: object) -> None:
@@ -237,7 +220,7 @@ def interrupt(source: Path, target: Path | str, number: int = STOP, **options: o
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A container whose copies have several sections, also as LMDB."""
-    monkeypatch.setattr("iofast.packing.copying.TRANSACTION_BYTES", 20_000)
+    monkeypatch.setattr("iofast.containers.targets.TRANSACTION_BYTES", 20_000)
     (tmp_path / "source").mkdir()
     return build(tmp_path / "source" / "set.lmdb", MANY)
 
@@ -275,26 +258,6 @@ def test_other_work_is_refused_and_damaged_work_begun_anew(source: Path, tmp_pat
     interrupt_pack(source, mine, 5, resize=16)
     with pytest.raises(TargetError, match=r"the work of a run with .*: give that command [\w ,]+ to start anew$"):
         convert(source, mine)
-
-
-@pytest.mark.parametrize("name", todays(["out.lmdb", "out.tar", "out.tfrecord", "out/"]))
-def test_killed(source: Path, tmp_path: Path, name: str) -> None:
-    """No incomplete file gets its final name, and the same command gives the files of an uninterrupted run.
-
-    Of LMDB it gives the records: the killed process has larger transactions, which the plan keeps.
-    """
-    target, whole = f"{tmp_path}/{name}", tmp_path / "whole"
-    ended = forked.run([sys.executable, "-c", KILLED, str(source), target, str(STOP)], cwd=ROOT)
-    assert ended.returncode == -signal.SIGKILL
-    assert {path.name for path in tmp_path.iterdir()} == {"source", f"{name.rstrip('/')}.partial"}
-    convert(source, target)
-    whole.mkdir()
-    convert(source, f"{whole}/{name}")
-    if name == "out.lmdb":
-        assert records(tmp_path / name) == records(whole / name)
-    else:
-        assert tree_of(tmp_path).items() >= tree_of(whole).items()
-    assert not (tmp_path / f"{name.rstrip('/')}.partial").exists()
 
 
 def test_warnings_speak_of_all_records(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 from command_line import CommandLine
 from object_store import free_port
@@ -20,7 +16,6 @@ from packing_runs import Interrupt, digests, repeated_images
 from PIL import Image
 from places import ROOT
 from ray_here import own_ray_folders, running_ray
-from slurm_here import running_slurm
 
 from iofast import open_reader, pack
 from iofast.errors import ContainerError, ErrorBudgetError, SourceError, TargetError
@@ -176,16 +171,6 @@ def test_without_ray(
     assert not [*tmp_path.iterdir()]
 
 
-def test_ray_is_imported_only_when_used(images: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from iofast.cli import main\n"
-        f"assert main(['pack', {str(images)!r}, {str(tmp_path / 't.tar')!r}, '--quiet', '--max-errors=9']) == 3\n"
-        "import iofast.packing.on_ray\n"
-        "assert 'ray' not in sys.modules"
-    )
-    forked.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
 @pytest.mark.slow
 def test_the_command_starts_ray_and_ends_it(images: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
@@ -247,35 +232,3 @@ def test_the_script_in_the_environment_of_an_array(command_on_path: None, tmp_pa
         environment = {**os.environ, **array, "SLURM_ARRAY_TASK_ID": task}
         subprocess.run(["bash", SCRIPT, images, target, *SHAPE], env=environment, check=True)
     assert digests(tmp_path, "t") == packed_at_once(images, tmp_path / "one")
-
-
-@pytest.mark.slow
-def test_an_array_with_a_task_that_is_killed_and_requeued(
-    command_on_path: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    images = make_images(tmp_path / "images", 240, (1200, 900))
-    (tmp_path / "array").mkdir()
-    target, output = tmp_path / "array" / "t.tar", tmp_path / "output"
-    with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
-        words = ("--array=1-4", "--cpus-per-task=1", f"--output={output}", "--parsable")
-        job = slurm.run("sbatch", *words, str(SCRIPT), str(images), str(target), *SHAPE)
-        number = kill_a_part(target.with_name("t.tar.partial"))
-        while slurm.run("squeue", "-h", "-t", "R,CG", "-j", f"{job}_{number}"):
-            time.sleep(0.1)
-        slurm.run("scontrol", "requeue", f"{job}_{number}")
-        slurm.wait_for(job)
-        assert "Restarts=1" in slurm.run("scontrol", "show", "job", f"{job}_{number}")
-    assert digests(tmp_path / "array") == packed_at_once(images, tmp_path / "one"), output.read_text()
-
-
-def kill_a_part(partial: Path, seconds: float = 60) -> int:
-    """Kill a process in the middle of a part; return the part's number."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for lock in partial.glob("lock-*"):
-            with contextlib.suppress(OSError, ValueError):
-                if any(path.stat().st_size for path in partial.glob("shard-*")):
-                    os.kill(int(lock.read_text()), signal.SIGKILL)
-                    return int(lock.name[5:])
-        time.sleep(0.01)
-    raise AssertionError("no part was found in the middle")

@@ -16,7 +16,7 @@ from PIL import Image
 from todays import todays
 
 from iofast import open_reader, pack
-from iofast.errors import ErrorBudgetError, OptionError, TargetError
+from iofast.errors import ErrorBudgetError, TargetError
 from iofast.option import parse_size
 
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
@@ -122,18 +122,6 @@ def test_shards_of_a_number_of_records(images: Path, tmp_path: Path) -> None:
     shards = [sorted(tmp_path.glob(f"{name}-*.tar")) for name in "ab"]
     same = [one.read_bytes() == other.read_bytes() for one, other in zip(*shards, strict=True)]
     assert same == [True, False, True, True, True]
-
-
-@pytest.mark.parametrize(
-    ("name", "option", "words"),
-    [
-        ("x.lmdb", {"shard_records": 5}, "shard_records=5 has no effect"),
-        ("x.tar", {"label_base": 1}, r"label_base=1 has no effect: expected a target of TFRecords, found x\.tar"),
-    ],
-)
-def test_options_of_others(images: Path, tmp_path: Path, name: str, option: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        pack(images, tmp_path / name, **option)
 
 
 @pytest.mark.parametrize(

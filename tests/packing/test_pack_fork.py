@@ -14,7 +14,7 @@ import forked
 import pytest
 from folder_images import few
 
-from iofast.packing.child import Child, can_fork, start_worker
+from iofast.packing.child import can_fork, start_worker
 from iofast.packing.pool import WorkerPool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are always new processes")
@@ -112,21 +112,8 @@ def test_a_parent_without_standard_streams(tmp_path: Path) -> None:
     subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], timeout=120, check=True, env=ALONE)
 
 
-def child(program: str) -> Child:
-    """A child of this process, not forked, because pytest has threads."""
-    return start_worker((sys.executable, "-c", program))
-
-
-@pytest.mark.parametrize("code", [0, 7, -signal.SIGSEGV])
-def test_exit_status(code: int) -> None:
-    process = child(f"import os; os.kill(os.getpid(), {-code}) if {code} < 0 else os._exit({code})")
-    assert process.wait() == process.wait(1) == code
-    process.kill()
-    process.close()
-
-
 def test_wait_ends_after_its_timeout() -> None:
-    process = child("import time; time.sleep(60)")
+    process = start_worker((sys.executable, "-c", "import time; time.sleep(60)"))
     assert process.wait(0.01) is None
     process.kill()
     assert process.wait(60) == -signal.SIGKILL

@@ -13,6 +13,7 @@ from iofast.option import QUALITY, options_of
 from iofast.packing import PackOptions
 from iofast.packing.option_fields import OrderFields, PixelFields, SampleFields
 from iofast.packing.plan import PackPlan, shared_settings
+from iofast.source import SourceOptions
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     # values
@@ -154,7 +155,7 @@ def test_work_begun_with_another_value_is_not_resumed(name: str) -> None:
 
 
 def test_every_option_that_shapes_records_is_among_them() -> None:
-    shaping = {each.name for each in options_of([PixelFields, SampleFields, OrderFields])}
+    shaping = {each.name for each in options_of([PixelFields, SampleFields, SourceOptions, OrderFields])}
     assert shaping - {"max_memory", "foreign"} <= OTHERS.keys()
 
 

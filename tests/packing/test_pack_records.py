@@ -183,7 +183,7 @@ class TestPackFields:
             ("a/z.bmp", picture(3, "bmp")),
         ]
         source = foreign(tmp_path / "their.tar", members)
-        with pytest.warns(UserWarning, match="fields that are pickled"):
+        with pytest.warns(UserWarning, match="field 'extra.pyd' of 1 records is pickled data"):
             pack(source, tmp_path / "out.lmdb", resize=20, boxes="meta2.json", workers=1)
         x, y, z = records(tmp_path / "out.lmdb")
         assert sorted(x.fields) == ["cls", "jpg", "json", "mask.png", "meta2.json"]

@@ -15,9 +15,8 @@ from iofast import FastDataset, open_reader, open_writer, pack
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.packing.splits import divide, parse_shares, written
-from iofast.source import Listing
 from iofast.source.arrays import Strings
-from iofast.source.listing import Watched
+from iofast.source.listing import Listing, Watched
 
 
 def made(path: Path, classes: list[str] | None, *, split: str = "all", count: int = 4) -> Path:

@@ -17,7 +17,7 @@ from object_store import ENVIRONMENT, free_port, served
 from packing_runs import digests
 from test_pack_remote import CLASSES, write
 
-from iofast.errors import ObjectConflictError, ObjectMissingError, StorageError
+from iofast.errors import StorageError
 from iofast.packing import pack
 from iofast.remote.store import Store
 
@@ -76,27 +76,6 @@ def test_packing(container: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pack(f"{container}/in/", f"{container}/out/out.tar", **options)
         found = {each.key: hashlib.sha256(store.get(each.key)).hexdigest() for each in store.list()}
         assert found == digests(local)
-
-
-def test_operations(container: str, tmp_path: Path) -> None:
-    store = Store.of(f"{container}/prefix")
-    etag = store.put_bytes("x", b"hello", if_none_match=True)
-    with pytest.raises(ObjectConflictError, match="exists already"):
-        store.put_bytes("x", b"hello", if_none_match=True)
-    assert store.get("x", etag) == b"hello"
-    newer = store.put_bytes("x", b"other", if_match=etag)
-    for call in (lambda: store.put_bytes("x", b"", if_match=etag), lambda: store.get("x", etag)):
-        with pytest.raises(ObjectConflictError, match="has changed"):
-            call()
-    assert store.get_range("x", 1, 3, newer) == b"th"
-    (tmp_path / "file").write_bytes(os.urandom(20 << 20))
-    store.put_file("big", tmp_path / "file")
-    assert store.get("big") == (tmp_path / "file").read_bytes()
-    assert [each.key for each in store.list()] == ["big", "x"]
-    store.delete("big")
-    store.delete("big")
-    with pytest.raises(ObjectMissingError):
-        store.head("big")
 
 
 def test_failures(container: str, monkeypatch: pytest.MonkeyPatch) -> None:

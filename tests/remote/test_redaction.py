@@ -136,7 +136,7 @@ def test_credentials_are_refused_everywhere(tmp_path: Path, way: str) -> None:
         "source": lambda: pack(SIGNED, out),
         "target": lambda: pack(tmp_path, f"s3://a:{SECRET}@b/x.tar"),
         "manifest": lambda: pack(manifest, out),
-        "mask": lambda: scan(manifest, SourceOptions(mask_columns=("mask",))),
+        "mask": lambda: scan(manifest, SourceOptions(mask_column="mask")),
         "reader": lambda: open_reader(f"https://host/x.tar?sig={SECRET}"),
         "shards": lambda: open_reader(f"s3://a:{SECRET}@b/x-[01].tar"),
     }

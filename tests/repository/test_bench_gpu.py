@@ -1,10 +1,7 @@
-"""bench_gpu.py: what a lost device would cost, and every part on a CPU."""
+"""bench_gpu.py: a window of the meter, and its parts on a CPU."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +11,10 @@ import pytest
 import torch
 from kernel_images import jpeg, photo
 from loader_sets import write_folder
-from places import ROOT
 
-from benchmarks import bench_gpu
-from benchmarks.gpu import data, decode, finishing, pixels, record, resident, stress, training, transfer
+from benchmarks.gpu import data, decode, finishing, pixels, record, resident, stress, transfer
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.parts import PARTS, Part
-from benchmarks.gpu.record import Figure, Lack
+from benchmarks.gpu.parts import PARTS
 from iofast.beside import window
 from iofast.meter import MeterStats, Stall
 
@@ -40,20 +34,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.fixture
 def job(made: Job, tmp_path: Path) -> Job:
     return Job(made.data, tmp_path / "log.jsonl", CPU, 60, quick=True)
-
-
-@pytest.mark.parametrize(
-    ("value", "goal", "met"),
-    [
-        (0.4, {"least": 0.4}, True),
-        (0.39, {"least": 0.4}, False),
-        (1.51, {"most": 1.5}, False),
-        (1.0, {}, None),
-        (float("nan"), {"most": 0.01}, False),
-    ],
-)
-def test_goals(value: float, goal: dict[str, float], met: bool | None) -> None:
-    assert Figure("a", value, "%", **goal).met is met
 
 
 def test_a_window_of_the_meter() -> None:
@@ -99,13 +79,6 @@ def test_every_goal_has_a_figure(job: Job, part: Any, lacking: set[str], but: tu
         assert {figure.value for figure in record.read(job.log)[0]} == {0}
 
 
-@pytest.mark.slow  # 8 s
-def test_training(job: Job) -> None:
-    training.run(job)
-    assert "three convolutions, FastLoader, packed: exposed stall, beside a batch that stays" in figures(job)
-    assert "CUDA" in lacks(job)["torchvision: decoded on the GPU, into nothing"]
-
-
 def test_stress_finds_a_wrong_batch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = stress.quiet
 
@@ -117,33 +90,3 @@ def test_stress_finds_a_wrong_batch(job: Job, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stress, "quiet", damaged)
     stress.stressed(job, "cpu")
     assert record.read(job.log)[0][0].value == 1
-
-
-def test_a_part_that_hangs_or_dies_keeps_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part, log = Part("resident", "", 30, 30), tmp_path / "resident.jsonl"
-    line = f'echo \'{{"Figure": {{"name": "a", "value": 1, "unit": ""}}}}\' > {log}'
-    for rest, ended in (("sleep 60", "Stopped after 2 s"), ("echo bad luck; exit 3", "It ended with status 3.")):
-        script = tmp_path / "python"
-        script.write_text(f"#!/bin/sh\n{line}\n{rest}\n")
-        script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
-        outcome = bench_gpu.run(part, tmp_path, 2, [])
-        assert outcome.figures == (Figure("a", 1, ""),)
-        assert outcome.ended.startswith(ended)
-    assert outcome.lacks == (Lack("what it said last", "bad luck"),)
-
-
-@pytest.mark.slow
-def test_the_command(made: Job, tmp_path: Path) -> None:
-    """As a user gives it, on the data of an earlier run."""
-    output = tmp_path / "page.md"
-    options = ["--device=cpu", "--quick", f"--data={made.data}", f"--output={output}", "--only=resident"]
-    own = os.environ | {"PYTHON": sys.executable, "WHEELS": str(tmp_path), "IOFAST_COMMIT": "abc1234"}
-    run = subprocess.run(
-        ["tools/gpu_session.sh", *options], cwd=ROOT, env=own, capture_output=True, text=True, timeout=100
-    )
-    assert run.returncode == 0, run.stderr
-    text = output.read_text()
-    assert run.stdout.strip() == text.strip()
-    assert "| different photographs | 32 |" in text
-    assert "- Commit abc1234, " in text

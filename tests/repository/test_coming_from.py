@@ -1,12 +1,10 @@
-"""The pages docs/coming-from/ run as printed: ours on data of the other program's format, and all with its package.
+"""The pages docs/coming-from/: ours runs as printed on data of the other program's format.
 
-What imports the other package runs where that is installed: beside iofast, or in an environment of `make interop`.
+`make interop` runs all of them with the packages that they are about.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from tar_sets import foreign
 from iofast import FastDataset, FastLoader, open_writer
 from tools import site
 from tools.interop.environments import ENVIRONMENTS
-from tools.interop.pages import CLASSES, DOCUMENTS, PAGES, Snippet, run, snippets, write_images
+from tools.interop.pages import CLASSES, DOCUMENTS, PAGES, Snippet, snippets, write_images
 
 HEADINGS = ("## Before", "## After", "## What maps to what", "## What differs")
 Samples = list[tuple[bytes, int]]  # JPEG and label
@@ -88,32 +86,6 @@ def test_ours_on_data_of_the_format(name: str, tmp_path: Path, monkeypatch: pyte
     WRITERS[name](tmp_path, [(file.read_bytes(), label) for file, label in zip(files, labels, strict=True)])
     for snippet in snippets(name):
         if not snippet.theirs:
-            run_ours(snippet, tmp_path, monkeypatch, labels)
-
-
-def interpreter(name: str) -> Path:
-    """The interpreter that has the package: this one, or that of an environment of `make interop`. Skips without."""
-    page = PAGES[name]
-    folder = ENVIRONMENTS[page.environment].folder
-    if (folder / ".installed").exists():
-        return folder / "bin" / "python"
-    roots = {module.partition(".")[0] for module in page.modules}
-    absent = sorted(root for root in roots if importlib.util.find_spec(root) is None)
-    if absent:
-        pytest.skip(f"{', '.join(absent)} not installed: `make interop` runs this page in an environment of its own")
-    return Path(sys.executable)
-
-
-@pytest.mark.interop
-@pytest.mark.parametrize("name", PAGES)
-def test_page_with_the_package(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = interpreter(name)
-    pytest.importorskip("iofast.kernel.native", reason="restart markers in kept JPEGs need the native kernel")
-    labels = write_images(tmp_path)
-    for snippet in snippets(name):
-        if snippet.theirs:
-            run(snippet, tmp_path, theirs)
-        else:
             run_ours(snippet, tmp_path, monkeypatch, labels)
 
 

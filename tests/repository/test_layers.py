@@ -131,9 +131,10 @@ def test_packing_a_folder_needs_neither_torch_nor_obstore(tmp_path: Path) -> Non
     images = write_folder(tmp_path / "images", photographs(2))
     packing = f"""
 import iofast.packing.worker
-from iofast import pack, open_reader, open_writer, PackOptions, SourceOptions, errors, transforms, watch
+from iofast import pack, open_reader, open_writer, PackOptions, errors, transforms, watch
 pack({str(images)!r}, {str(tmp_path / "out.lmdb")!r}, resize=24, workers=1)"""
-    assert not loaded_by(packing) & {"torch", "obstore", "asyncio", "iofast.remote.store", "iofast.source.objects"}
+    stores = {"obstore", "asyncio", "iofast.remote.store", "iofast.source.objects"}
+    assert not loaded_by(packing) & {"torch", "rich", "tqdm", "pyarrow", *stores}
 
 
 def test_loading_on_a_cpu_loads_nothing_of_the_gpu(tmp_path: Path) -> None:
@@ -145,8 +146,12 @@ next(iter(FastLoader(FastDataset({str(images)!r}), 2, ragged="list", num_workers
 
 
 def test_starting_up_loads_nothing_but_the_standard_library() -> None:
-    """So the command starts fast."""
-    help_text = "import contextlib, iofast.cli\nwith contextlib.suppress(SystemExit): iofast.cli.main(['--help'])"
+    """So the command starts fast, and gives help and advice at once."""
+    help_text = """
+import contextlib, iofast.cli
+for line in (['--help'], ['pack', '--help'], ['monitor', '--help'], ['pakc']):
+    with contextlib.suppress(SystemExit):
+        iofast.cli.main(line)"""
     bare = loaded_by("pass")
     package, command = (loaded_by(text) - bare for text in ("import iofast", help_text))
     assert {name for name in package if name.startswith("iofast.")} == set()

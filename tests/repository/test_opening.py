@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +20,7 @@ from iofast.errors import (
     ContainerError,
     DecodeError,
     IofastError,
-    OptionError,
     SourceError,
-    TargetError,
     UnfinishedError,
 )
 
@@ -142,16 +141,6 @@ def test_without_a_with_block(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.lmdb"]
 
 
-def test_targets_that_are_refused(tmp_path: Path) -> None:
-    write_one(tmp_path / "out.lmdb", {"txt": "x"})
-    with pytest.raises(TargetError, match="exists already"):
-        open_writer(tmp_path / "out.lmdb")
-    with open_writer(tmp_path / "new.lmdb"), pytest.raises(TargetError, match="another run of iofast"):
-        open_writer(tmp_path / "new.lmdb")
-    with pytest.raises(OptionError, match=r"the suffix of .* does not say what to make: expected \.lmdb, .* found "):
-        open_writer(tmp_path / "x.zip")
-
-
 def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
     killed = open_writer(tmp_path / "out.lmdb")
     killed.write({"txt": "half"})
@@ -232,3 +221,10 @@ def test_what_does_not_exist(tmp_path: Path, use: Callable[[Path], object], name
         use(tmp_path / name)
     assert isinstance(caught.value, SourceError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_name_that_is_nearly_right_gets_the_right_one(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images.lmdb").touch()
+    with pytest.raises(SourceError, match=re.escape(f"images.lmd does not exist; found '{tmp_path}/images.lmdb'")):
+        open_reader(tmp_path / "images.lmd")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -21,10 +20,8 @@ from tar_sets import foreign
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.bench import BenchOptions, bench
 from iofast.cli import main
 from iofast.errors import DecodeError
-from iofast.sheet import SheetOptions, contact_sheet
 from iofast.source import folder_index as index_module
 
 COUNT = 24
@@ -223,22 +220,3 @@ def test_convert_writes_what_is_there(root: Path, tmp_path: Path, monkeypatch: p
         assert (located.width[i], located.height[i]) == image.size
         np.testing.assert_array_equal(np.asarray(converted[i][0]), np.asarray(image))
     assert main(["verify", str(tmp_path / "out.lmdb"), "--quiet"]) == 0
-
-
-def test_commands_show_what_is_there(
-    root: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`cat`, a contact sheet, and `bench`."""
-    monkeypatch.setattr(index_module, "LOOKS", 0)
-    dataset = FastDataset(root)
-    turned = numbers(dataset).index(6)  # by its orientation until now, and now by its pixels
-    write(root, after)
-    assert main(["cat", str(root), str(turned), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["width"], facts["height"], facts["orientation"]) == (60, 80, 1)
-    readers = [each.reader for each in (dataset, FastDataset(fresh))]
-    np.testing.assert_array_equal(
-        *(np.asarray(contact_sheet(each, range(COUNT), SheetOptions(80))) for each in readers)
-    )
-    found = bench(dataset, [T.RandomResizedCrop(32)], BenchOptions(images=COUNT, seconds=0.001, batch_size=8))
-    assert sum(found.ways.values()) == COUNT

@@ -17,7 +17,7 @@ from iofast.errors import OptionError, SourceError
 from iofast.source import arrays
 from iofast.source.arrays import Strings, stable_order
 from iofast.source.classes import instead_of
-from iofast.source.listing import SourceOptions
+from iofast.source.options import SourceOptions
 from iofast.source.scan import scan
 
 

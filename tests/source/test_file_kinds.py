@@ -20,7 +20,7 @@ from iofast.errors import DecodeError, SourceError
 from iofast.opening import open_reader
 from iofast.source.classes import read_class_file
 from iofast.source.folder import FolderReader
-from iofast.source.listing import SourceOptions
+from iofast.source.options import SourceOptions
 from iofast.source.scan import scan
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -161,14 +159,6 @@ def test_a_path_that_is_not_utf8_reads(tmp_path: Path) -> None:
         assert json.loads(bytes(reader.view(0, "json"))) == {"path": "caf\\xe9.jpg"}
 
 
-PROGRAM = """
-import sys
-from iofast.source.folder import FolderReader
-reader = FolderReader(sys.argv[1])
-print(len(reader), reader.locate(range(len(reader))).width.sum(), reader.manifest.fingerprint)
-"""
-
-
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows by one whenever an index is built instead of found."""
@@ -247,15 +237,6 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
     assert len(FolderReader(root)) == 5
     assert "cannot be written: the disk is full" in caplog.text
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
-
-
-def test_many_processes_open_at_once_and_one_reads_the_headers(root: Path, cache: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(root)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = {process.communicate(timeout=60)[0] for process in running}
-    assert len(said) == 1
-    assert said.pop().startswith("5 89 sha256:")
-    assert len(list(cache.glob("*.index"))) == 1
 
 
 def test_threads_that_wait_for_the_lock_use_the_new_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from listings import numbers
 
 from iofast.errors import SourceError
 from iofast.source import arrays
-from iofast.source.listing import Listing, SourceOptions
+from iofast.source.listing import Listing
+from iofast.source.options import SourceOptions
 from iofast.source.scan import scan
 
 

@@ -14,8 +14,9 @@ import pytest
 from listings import make, numbers, paths
 
 from iofast.errors import SourceError
-from iofast.source import Listing, SourceOptions, arrays
+from iofast.source import SourceOptions, arrays
 from iofast.source.folder import FolderReader
+from iofast.source.listing import Listing
 from iofast.source.scan import scan
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -130,13 +131,6 @@ def test_links_that_lead_upwards_are_skipped(tmp_path: Path) -> None:
     (skipped,) = source.warnings
     assert skipped == "links to a folder above them skipped: a/self, a/to/to, a/up, b/to/self, b/to/to and 1 more"
     assert source.notes == ("files that are no images left out: 2 without a suffix (a/knot, b/to/knot)",)
-
-
-def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
-    source = scan(make(tmp_path, [b"caf\xe9/\xff.jpg", "b/1.jpg"]))
-    assert source.classes == ("b", "caf\\xe9")
-    assert source.path(1) == b"caf\xe9/\xff.jpg"
-    assert os.path.exists(source.file(1))
 
 
 @pytest.mark.parametrize(

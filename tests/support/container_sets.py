@@ -92,6 +92,7 @@ class Quiet(PackProgress):
     """Shows nothing, and raises `what` after `number` records."""
 
     def __init__(self, number: int = 0, what: BaseException | None = None) -> None:
+        super().__init__()
         self._left, self._what = number, what
 
     def warn(self, text: str) -> None:

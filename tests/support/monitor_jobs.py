@@ -10,9 +10,10 @@ from monitor_moments import snapshot, starved, unknown
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
 from iofast.monitor.snapshot import Job, Snapshot
+from iofast.monitor.watching import Watch
 
 
-class Watcher:
+class Watcher(Watch):
     """Takes a hundred snapshots per second of a job that ends after `last` of them."""
 
     def __init__(self, job: Job, last: float = float("inf")) -> None:

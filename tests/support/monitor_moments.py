@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from monitor_snapshots import DEVICE, LOADER, MAIN, worker
+from monitor_snapshots import snapshot as second
+
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.render.moment import History, Moment, figures
-from iofast.monitor.snapshot import (
-    DeviceFigures,
-    Doing,
-    Job,
-    LoaderFigures,
-    Looks,
-    ProcessFigures,
-    Snapshot,
-    SystemFigures,
-    Tier,
-    WaitSite,
-    WaitSource,
-)
+from iofast.monitor.snapshot import DeviceFigures, Doing, Job, Snapshot, Tier, WaitSite, WaitSource
 
-SYSTEM = SystemFigures(8.0, 5.6, 0.0, 40_000_000_000, 3_000_000)
+READS = {"name": "python", "read_bytes": 1_400_000}
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
     "a\r\nb\tc\x00d\x7f\x9b31m",
@@ -36,51 +27,27 @@ HOSTILE = (
 )
 
 
-def device(busy: float | None = 0.61, **changes: object) -> DeviceFigures:
+def device(busy: float = 0.61, **changes: object) -> DeviceFigures:
     """A GPU that reports every figure."""
-    about = DeviceFigures(
-        index=0,
-        name="NVIDIA H100 80GB HBM3",
-        uuid="GPU-1",
-        busy=busy,
-        sm_active=None if busy is None else busy * 0.7,
-        tensor_active=0.2,
-        dram_active=0.3,
-        power_w=310.0,
-        power_limit_w=700.0,
-        memory_used=23_000_000_000,
-        memory_total=85_000_000_000,
-        throttle_reasons=(),
-        own=True,
-        others=0,
-    )
-    return replace(about, **changes)  # type: ignore[arg-type]
-
-
-def process(pid: int, role: str, cpu_s: float) -> ProcessFigures:
-    """A process that reads a little from the disk."""
-    return ProcessFigures(pid, 1, role, "python", cpu_s, 0.01, {"R": 1.0}, 1_400_000, 9_000_000, 0)
+    active = {"busy": busy, "sm_active": busy * 0.7, "tensor_active": 0.2, "dram_active": 0.3}
+    known = {"power_w": 310.0, "power_limit_w": 700.0, "memory_used": 23_000_000_000, "memory_total": 85_000_000_000}
+    made = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", **active, **known, **changes}
+    return replace(DEVICE, **made)  # type: ignore[arg-type]
 
 
 def snapshot(number: int = 0, text: str = "", **changes: object) -> Snapshot:
     """The second `number` of a starved job; `text` replaces every text from outside."""
     wave = 0.6 + 0.3 * math.sin(number / 5)
-    made = Snapshot(
-        time_s=100.0 + number + 1,
-        seconds=1.0,
+    made = replace(
+        second({Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}, time_s=101.0 + number),
         job=Job(4242, 77, text or "python train.py --data imagenet/train --epochs 90", 0, 1),
-        main=Looks(20, {Doing.QUEUE: 0.4, Doing.RUNNING: 0.6}),
-        processes=(process(4242, "main", 0.4), *(process(4300 + i, "worker", 0.93) for i in range(2))),
-        threads=(),
-        system=SYSTEM,
+        processes=(replace(MAIN, cpu_s=0.4, **READS), *(worker(number, 0.93, **READS) for number in range(2))),
         devices=(device(wave, **({"name": text, "uuid": text} if text else {})),),
         notes=(text or "no Python stacks: ptrace is not allowed here (sudo sysctl kernel.yama.ptrace_scope=0)",),
     )
     if text:
-        loader = LoaderFigures(
-            text, text, 2, 2, 64, text, 3, 9, 576, 0.1, 0.4, None, None, {text: 0.1}, False, {text: 1.0}
-        )
-        made = replace(made, loaders=(loader,), data_folder=text)
+        named = {"name": text, "kind": text, "device": text, "phases": {text: 0.1}, "stages": {text: 1.0}}
+        made = replace(made, loaders=(replace(LOADER, **named),), data_folder=text)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

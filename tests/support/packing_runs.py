@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from iofast import open_reader
-from iofast.packing import PackOptions, PackReport, work
+from iofast.containers import targets
+from iofast.packing import PackOptions, PackReport
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -25,6 +26,7 @@ class Interrupt(PackProgress):
     """Ends a run after `steps` chunks, as Ctrl-C does."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self._left = steps
 
     def step(self, images: int, size: int, failed: int) -> None:
@@ -36,7 +38,7 @@ class Interrupt(PackProgress):
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
     """Pack with one worker, interrupted after `steps` chunks; a file of LMDB has many sections."""
     with pytest.MonkeyPatch.context() as patch, WorkerPool(1) as workers:
-        patch.setattr(work, "TRANSACTION_BYTES", TRANSACTION)
+        patch.setattr(targets, "TRANSACTION_BYTES", TRANSACTION)
         with pytest.raises(KeyboardInterrupt, match="goes on from there"):
             run(source, target, PackOptions(**options), Interrupt(steps), workers)
 

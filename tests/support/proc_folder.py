@@ -59,7 +59,6 @@ class ProcFolder:
         folder.mkdir(exist_ok=True)
         (folder / "comm").write_text(name + "\n")
         (folder / "wchan").write_text(wchan)
-        (folder / "syscall").write_text("running")
         (folder / "schedstat").write_text("0 0 0\n")
         (folder / "children").touch()
         self.stat(folder, tid, name, parent, start=start, state=state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from packing_runs import digests
 
 from iofast import open_reader
 from iofast.errors import IofastError
@@ -93,21 +93,6 @@ def count(target: Path) -> int:
     """Records of a container, each read and checked."""
     with open_reader(target) as reader:
         return sum(1 for _ in reader)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of all files of a folder; of an LMDB file, that of its records: its pages may lie elsewhere."""
-    return {path.name: _digest(path) for path in folder.iterdir() if path.is_file()}
-
-
-def _digest(path: Path) -> str:
-    if path.suffix != ".lmdb":
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    digest = hashlib.sha256()
-    with open_reader(path) as reader:
-        for record in reader:
-            digest.update(repr(record).encode())
-    return digest.hexdigest()
 
 
 def kill(case: Case, folder: Path, chance: random.Random, seconds: float) -> str:

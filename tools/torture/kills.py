@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from packing_runs import digests
 from tqdm import tqdm
 
 from tools import sample_photographs
@@ -44,7 +45,7 @@ class Rounds:
         case.begin(folder)
         case.finish(folder)
         self.cases.append(case)
-        self.wanted[case], self.counts[case] = _packs.digests(folder), _packs.count(folder / case.name)
+        self.wanted[case], self.counts[case] = digests(folder), _packs.count(folder / case.name)
 
     def case(self, number: int) -> tuple[Case, random.Random]:
         """The case of a round, and its random numbers: rounds do not depend on each other."""

@@ -7,18 +7,13 @@ minutes.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
-import logging
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,10 +21,7 @@ from kernel_images import batch_of, jpeg
 
 from iofast import FastDataset, FastLoader, kernel, open_writer, pack
 from iofast import transforms as T
-from iofast.kernel import Payloads
 from iofast.loader.batches import BatchJob
-from iofast.prefetch.auto import Auto, Limits
-from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from tools import sample_photographs
 from tools.torture import Failed
 from tools.torture._memory import HEADER, watched
@@ -37,9 +29,6 @@ from tools.torture._memory import HEADER, watched
 IMAGES, BATCH = 64, 4
 CYCLES = 10_000  # of each container
 FAULTS = 2_000  # of each kind
-SLOW_EPOCHS = 200
-CORRUPT, CORRUPT_EPOCHS = 1_000, 200  # images, of which one in a hundred is corrupt
-RESULTS = 100_000  # of a Prefetch that changes all the time
 EPOCHS, WARM = 200, 20
 FAILURES = 100_000  # images
 QUIET_S = 120  # a busy machine stalls for seconds
@@ -48,16 +37,11 @@ FAULT_KINDS = (ValueError, SystemExit, MemoryError)
 
 def run() -> list[str]:
     with tempfile.TemporaryDirectory() as name:
-        packed, folder = _make(Path(name) / "images.lmdb", IMAGES)
-        broken, _ = _make(Path(name) / "corrupt.lmdb", CORRUPT, corrupt=1)
+        packed, folder = _make(Path(name) / "images.lmdb")
         parts: dict[str, Iterator[int]] = {
             "made and dropped, packed": _cycles(packed),
             "made and dropped, plain folder": _cycles(folder),
             "a fault in a thread": _faults(packed),
-            "a slow disk, a slow consumer": _slow(packed),
-            "1 % corrupt, replaced": _corrupt(broken, "replace"),
-            "1 % corrupt, left out": _corrupt(broken, "drop"),
-            "threads and depth that change": _changing(),
             "epochs, 64 a batch, 224 x 224, float32": _epochs(Path(name)),
             "failed decodes in the kernel": _failures(),
         }
@@ -75,14 +59,13 @@ def _guarded(steps: Iterator[int]) -> Iterator[int]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _make(path: Path, count: int, corrupt: int = 0) -> tuple[FastDataset, FastDataset]:
-    """Small JPEGs, packed at `path` with their numbers as labels, and plain; of a hundred so many are cut off."""
+def _make(path: Path) -> tuple[FastDataset, FastDataset]:
+    """Small JPEGs, packed at `path` with their numbers as labels, and plain."""
     rng, folder = np.random.default_rng(1), path.with_suffix("") / "class"
     folder.mkdir(parents=True)
     with open_writer(path) as writer:
-        for number in range(count):
+        for number in range(IMAGES):
             data = jpeg(rng.integers(0, 255, (40, 48, 3), np.uint8))
-            data = data[:-300] if 50 <= number % 100 < 50 + corrupt else data
             writer.write({"jpg": data, "cls": number})
             (folder / f"{number:05d}.jpg").write_bytes(data)
     return FastDataset(path), FastDataset(folder.parent)
@@ -143,83 +126,6 @@ def _faults(dataset: FastDataset) -> Iterator[int]:
         if number % 20 == 0 and _labels(loader) != whole:
             raise Failed(f"{kind.__name__} {number}: the next epoch was another one")
         yield 1
-
-
-def _slow(dataset: FastDataset) -> Iterator[int]:
-    """A slow disk and a slow consumer, in epochs that are left early too: batches come in order, and none changes."""
-    chance, kind = random.Random(4), type(dataset.reader)
-    real, loader = kind.payloads, _loader(dataset)
-    whole = _labels(loader)
-
-    @contextlib.contextmanager
-    def slow(*where: Any) -> Iterator[Payloads]:
-        time.sleep(chance.random() * 0.05)
-        with real(*where) as payloads:
-            yield payloads
-
-    with patch.object(kind, "payloads", slow):
-        for epoch in range(SLOW_EPOCHS):
-            _rewind(loader)
-            stop, seen = chance.randrange(1, 2 * len(loader)), []
-            held, copy = torch.empty(0), torch.empty(0)
-            for images, labels in islice(loader, stop):
-                seen.append(labels.tolist())
-                if not torch.equal(held, copy):
-                    raise Failed(f"epoch {epoch}: a batch in hand changed")
-                if len(seen) % 3 == 0:
-                    held, copy = images, images.clone()
-                if epoch % 4 == 0:
-                    time.sleep(chance.random() * 0.2)
-            if seen != whole[:stop]:
-                raise Failed(f"epoch {epoch}: {seen} of {stop} batches")
-            yield 1
-
-
-def _corrupt(dataset: FastDataset, action: Literal["replace", "drop"]) -> Iterator[int]:
-    """Each corrupt image is counted once in an epoch, with file and reason, and none becomes a sample."""
-    logging.getLogger("iofast").setLevel(logging.ERROR)
-    loader = FastLoader(dataset, 50, True, transform=[T.RandomResizedCrop(24)], num_workers=3, on_error=action)
-    for epoch in range(CORRUPT_EPOCHS):
-        before = loader.stats.errors
-        labels = [label for _, labels in loader for label in labels.tolist()]
-        counted = loader.stats.errors - before
-        noted = [failure for failure in loader.failures if failure.epoch == epoch]
-        first = {failure.position for failure in noted if failure.attempt == 0}
-        if any(label % 100 == 50 for label in labels) or len(labels) != (CORRUPT if action == "replace" else 990):
-            raise Failed(f"epoch {epoch}: {len(labels)} samples")
-        if len(first) != 10 or len(set(noted)) != len(noted) or counted != len(noted):
-            raise Failed(f"epoch {epoch}: {counted} errors counted, {len(noted)} noted, of {len(first)} positions")
-        yield 1
-
-
-class _Number(PrefetchJob[int, int]):
-    def __init__(self, number: int) -> None:
-        self.number, self.parts = number, [0] * (number % 4)
-
-    def prepare(self) -> list[int]:
-        return list(range(len(self.parts)))
-
-    def run(self, _: int, part: int) -> None:
-        self.parts[part] = 1
-
-    def finish(self) -> int:
-        return self.number if all(self.parts) else -1
-
-
-def _changing() -> Iterator[int]:
-    """Random changes, and those of `Auto`: every result comes once, in order."""
-    chance = random.Random(3)
-    made = Prefetch(_Number, RESULTS, num_workers=2, depth=3)
-    auto = Auto(made, Limits(max_workers=8, max_depth=16, slices=4))
-    for number, result in enumerate(made):
-        if result != number:
-            raise Failed(f"result {number} was {result}")
-        if chance.random() < 0.02:
-            made.resize(chance.randrange(1, 9), chance.randrange(1, 17))
-        auto.watch()
-        yield 1
-    if number != RESULTS - 1:
-        raise Failed(f"the end came after result {number} of {RESULTS}")
 
 
 def _epochs(folder: Path) -> Iterator[int]:

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+from packing_runs import digests
 from tqdm import tqdm
 
 from tools import sample_photographs
@@ -128,5 +129,5 @@ def _round(folder: Path, images: Path, number: int) -> Counter[str]:
     each = Round(case, parts, chance, options)
     each.run()
     each.join()
-    case.check(parts, _packs.digests(whole), f"round {number}, {case.name}")
+    case.check(parts, digests(whole), f"round {number}, {case.name}")
     return each.counts + Counter(rounds=1)

@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from packing_runs import digests
+from ray_here import own_ray_folders
 
 from tools import sample_photographs
 from tools.processes import kill
@@ -117,31 +118,6 @@ class Cluster:
         self._nodes.shutdown()
 
 
-@contextlib.contextmanager
-def own_folders() -> Iterator[None]:
-    """Give Ray a folder for its files; its processes must be gone at the end."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        os.environ |= {"RAY_TMPDIR": folder, "HOME": folder, "RAY_AUTH_MODE": "disabled"}
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-            _, left = psutil.wait_procs([each for each in psutil.process_iter() if _is_in(folder, each)], 10)
-            for each in left:
-                kill(each)
-            if left and sys.exc_info()[0] is None:
-                raise Failed(f"{len(left)} processes of Ray or iofast are left")
-
-
-def _is_in(folder: str, process: psutil.Process) -> bool:
-    try:
-        return process.environ().get("RAY_TMPDIR") == folder and process.pid != os.getpid()
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return False
-
-
 def run() -> list[str]:
     counts, chance = Counter[str](), random.Random("ray")
     with tempfile.TemporaryDirectory() as name:
@@ -149,7 +125,7 @@ def run() -> list[str]:
         (source := Path(name, "source")).mkdir()
         for number in range(SHARDS * RECORDS):
             (source / f"{number:05d}.jpg").symlink_to(found[number % len(found)])
-        with own_folders():
+        with own_ray_folders():
             cluster = Cluster()
             try:
                 for case in (Case(name, source) for name in _packs.NAMES):
@@ -159,7 +135,7 @@ def run() -> list[str]:
                     for kind in ROUNDS:
                         case.begin(target)
                         lost = lose(Run(case, target, cluster.address), kind.split(" and "), cluster, chance)
-                        resumed = lost.end(_packs.digests(whole), f"{case.name}, {kind}")
+                        resumed = lost.end(digests(whole), f"{case.name}, {kind}")
                         counts.update(rounds=1, resumed="driver" in kind and resumed > RECORDS)
                         counts.update(kind.split(" and "))
             finally:

@@ -17,10 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from object_store import ENVIRONMENT, Bucket, moto
+from packing_runs import digests
 from tqdm import tqdm
 
 from tools import sample_photographs
-from tools.torture import Failed, _packs
+from tools.torture import Failed
 
 ROUNDS = 25
 MOST = 30  # pairs of runs of a round
@@ -100,6 +101,6 @@ def _round(goal: Set, folder: Path, chance: random.Random) -> Counter[str]:
             raise Failed(f"{goal.prefix}, attempt {attempt}: the work folder of a run before is still there")
         if goal.is_published():
             break
-    if goal.digests() != _packs.digests(whole):
-        raise Failed(f"{goal.prefix}: {sorted(goal.digests())} differ from {sorted(_packs.digests(whole))}")
+    if goal.digests() != digests(whole):
+        raise Failed(f"{goal.prefix}: {sorted(goal.digests())} differ from {sorted(digests(whole))}")
     return counts

@@ -32,14 +32,15 @@ def pack_resize(now: Situation) -> Advice | None:
     if size is None and (not known or little or now.fast_loader):  # FastLoader reads a packed file
         return None
     does = f"Decoding and resizing are {decoding:.0%} of the loader's work" if known else "The loader decodes"
+    does = "The loader waits for what it reads" if little and now.caused_by(*READING) else does
     large = "" if size is None else f", images have {size / 1000:.0f} kB"
     unless = ", nor where images are that small already" if size is None else ""
     return Advice(
         name="pack_resize",
         text=f"{does}{large}: smaller images are read and decoded in a fraction of the time.",
         change=pasted(now.packing),
-        trigger="decode" if known else "file_bytes",
-        value=decoding if known else size,
+        trigger="file_bytes" if little else "decode",
+        value=size if little else decoding,
         gain=now.relief,
         changes_accuracy=True,
         risk=f"not where training crops need more than 256 pixels{unless}",

@@ -23,9 +23,7 @@ _NOT_DATA: Final = ("/site-packages/", "/dist-packages/", "/.cache/torch", "/.tr
 _MOST: Final = 256  # descriptors of one process that are looked at
 _EAGER, _SELDOM = 16, 5  # intervals with a glimpse; later ones, of which one in five has one, rarely find anything new
 _FOLDERS: Final = 128
-_SIBLINGS: Final = 24  # folders beside one of images that are looked into,
-_FILES: Final = 16  # and files of each of them
-_CLASSES: Final = 0.75  # of them with images, from which they are classes
+_ENTRIES: Final = 24  # of a folder that are looked at
 _SIZES: Final = 256
 
 
@@ -34,7 +32,7 @@ class DataFolders:
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
-        self._roots: dict[str, str | None] = {}  # of folders of images
+        self._images = set[str]()  # those folders that have images
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._turn = 0
         self._job_root = ""
@@ -42,24 +40,19 @@ class DataFolders:
     @property
     def folder(self) -> str | None:
         """The folder with most of the data files; one of images, if any were seen: those can be packed."""
-        return max(self._seen, key=lambda path: (path in self._roots, self._seen[path]), default=None)
+        return max(self._seen, key=lambda path: (path in self._images, self._seen[path]), default=None)
 
     def image_root(self, named: str, given: Sequence[str] = ()) -> str | None:
         """The folder of all images, for packing; None if that is not certain.
 
         `named`: the folder in the program's source; a path `given` in its command may be one, too.
         """
-        seen = [path for path in self._seen if path in self._roots]
         if not self._seen:  # files are open for a moment only
             roots = [path for path in ([named] if named else given) if _has_classes(f"{self._job_root}{path}")]
             return roots[0] if len(roots) == 1 else None
-        if named and any(_is_in(path, named) for path in seen):
-            return named
-        counted = Counter(self._roots[path] for path in seen for _ in range(self._seen[path]))
-        found, looks = counted.most_common(1)[0] if counted else (None, 0)
-        if looks < _CLASSES * counted.total():  # classes of folders of images: each of them looks like a root
-            found = None
-        return found or max((root for root in given if any(_is_in(path, root) for path in seen)), key=len, default=None)
+        seen = [path for path in self._seen if path in self._images]
+        around = (root for root in (named, *given) if root and any(_is_in(path, root) for path in seen))
+        return max(around, key=len, default=None)
 
     @property
     def image_bytes(self) -> int | None:
@@ -91,32 +84,18 @@ class DataFolders:
         self._seen[where] += 1
         if suffix in IMAGES:
             self._sizes.append(status.st_size)
-            if where not in self._roots:
-                self._roots[where] = _root(where, self._job_root)
+            self._images.add(where)
 
 
 def _is_in(path: str, root: str) -> bool:
     return f"{path}/".startswith(root.rstrip("/") + "/")
 
 
-def _root(where: str, job_root: str) -> str | None:
-    """The folder above `where` if most folders beside it hold images too, as classes do; `where` if none does."""
-    above = os.path.dirname(where)
-    if above == "/":
-        return where
-    with contextlib.suppress(OSError), os.scandir(job_root + above) as entries:
-        folders = (one for one in entries if not one.name.startswith(".") and one.name != os.path.basename(where))
-        beside = [_holds_images(one.path) for one in islice(filter(os.DirEntry.is_dir, folders), _SIBLINGS)]
-        if any(beside):
-            return above if sum(beside) >= _CLASSES * len(beside) else None
-    return where
-
-
 @lru_cache(_FOLDERS)  # by a path below the job's root
 def _has_classes(path: str) -> bool:
     """Whether several folders in it hold images, or folders of images: classes, or splits."""
     with contextlib.suppress(OSError), os.scandir(path) as entries:
-        return sum(_holds_images(one.path, below=True) for one in islice(entries, _SIBLINGS)) > 1
+        return sum(_holds_images(one.path, below=True) for one in islice(entries, _ENTRIES)) > 1
     return False
 
 
@@ -125,6 +104,6 @@ def _holds_images(path: str, *, below: bool = False) -> bool:
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         return any(
             os.path.splitext(one.name)[1].lower() in IMAGES or (below and _holds_images(one.path))
-            for one in islice(entries, _FILES)
+            for one in islice(entries, _ENTRIES)
         )
     return False

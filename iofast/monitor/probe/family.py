@@ -137,12 +137,6 @@ class Peers:
         """Share of the looks since the last take in which a rank waited for a queue, by rank."""
         return {rank: thread.take()[2].get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings}
 
-    def close(self) -> None:
-        """Close the files."""
-        for thread in self._threads.values():
-            thread.close()
-        self._threads = {}
-
 
 def _siblings(pid: int) -> list[int]:
     """Children of the same parent with the same command: this is how launchers start ranks."""

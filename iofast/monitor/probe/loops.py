@@ -3,8 +3,8 @@
 A stack does not show that a function is a generator, nor whose value is a batch; the source of its caller does:
 
     for batch in batches():        a loop over batches gets them in its header
-    while True:                    a loop that counts, or never ends, gets a batch at a line
-        batch = queue.get()        whose value is used, later in the same turn, by the call that trains
+    while True:                    a loop that counts, or never ends, gets a batch at a line that calls get, next,
+        batch = queue.get()        result or the like, or awaits a value
 
 A loop trains if it calls `backward()`, an optimizer's `step()`, or a function of the same file that does. Calls in a
 nested loop over something else do not count: a loop over epochs is no training loop. A loop that sends something to
@@ -24,6 +24,7 @@ _TRAINS_BATCH = re.compile(  # where it gets a batch as an argument; train(job) 
     r"|partial_fit)$"
 )
 _OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)  # whose step() it is
+_GETS = re.compile(r"(get|get_nowait|a?next|result|recv\w*|receive\w*)$")
 _SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
 _COUNTS = frozenset({"range", "count", "trange"})
 _WRAPPERS = frozenset({"enumerate", "tqdm", "track", "islice", "zip", "reversed"})
@@ -107,19 +108,31 @@ class Loops:
                 head = range(scope.lineno, _last_line(scope.iter) + 1)
             batch |= _assigned(scope)
         nodes = list(_turn(scope, nested=True))
-        training = [call for call in _calls(nodes) if self._trains(call)]
-        statements = [node for node in nodes if isinstance(node, ast.stmt)]
-        trains = any(call in training for call in _calls(_turn(scope, nested=False)))
-        if trains or (head and _reaches(_assigned(scope), statements, training)):
-            first = [scope] if isinstance(scope, ast.While) else []
+        if any(self._trains(call) for call in _calls(nodes if head else _turn(scope, nested=False))):
             gets = frozenset[int]()
             if not head:
-                gets, batch = _gets(scope, [*first, *statements], training, batch)
+                statements = [node for node in nodes if isinstance(node, ast.stmt)]
+                gets, got = self._gets(scope, statements)
+                batch |= got
             awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
             awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
             fed = all(line in head or line in gets for line in awaits)
             self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
         return frozenset() if isinstance(scope, Function) else batch
+
+    def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> tuple[frozenset[int], frozenset[str]]:
+        """The lines of a scope that get a batch, and its names."""
+        counters, lines, batch = _assigned(scope), set[int](), frozenset[str]()
+        if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
+            return frozenset(), batch
+        for statement in (scope, *statements) if isinstance(scope, ast.While) else statements:
+            within = list(_within(statement))
+            got: list[ast.expr] = [call for call in _calls(within) if _GETS.match(called(call))]
+            if (names := _assigned(statement)) and not any(map(self._trains, _calls(within))):
+                got += [node for node in within if isinstance(node, ast.Await)]
+            batch |= names if got else frozenset()
+            lines.update(line for node in got for line in range(node.lineno, _last_line(node) + 1))
+        return frozenset(lines), batch
 
     def _trains(self, call: ast.Call, depth: int = 0) -> bool:
         """Whether a call trains the network, or calls a function of this file that does."""
@@ -142,45 +155,6 @@ def called(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
-
-
-def _gets(
-    scope: Scope, statements: Sequence[ast.stmt], training: Sequence[ast.Call], batch: frozenset[str]
-) -> tuple[frozenset[int], frozenset[str]]:
-    """The lines of a scope that get a batch, and the names of the batch and of what is made of it."""
-    counters, gets = _assigned(scope), set[int]()
-    if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
-        return frozenset(), batch
-    for place, statement in enumerate(statements):
-        within = list(_within(statement))
-        sources = [node for node in within if isinstance(node, ast.Call | ast.Await) and node not in training]
-        made = any(not batch.isdisjoint(_names(*call.args)) for call in _calls(sources))
-        if sources and not made and _reaches(_assigned(statement), statements[place + 1 :], training):
-            batch |= _assigned(statement)
-            expressions = [node for node in within if isinstance(node, ast.expr)]
-            gets.update(line for node in expressions for line in range(node.lineno, _last_line(node) + 1))
-        elif batch & _used(statement):
-            batch |= _assigned(statement)
-    return frozenset(gets), batch
-
-
-def _reaches(value: frozenset[str], later: Sequence[ast.stmt], training: Sequence[ast.Call]) -> bool:
-    """Whether the value of these names goes into a call that trains. A value that is the loss itself is no batch."""
-    first = value
-    for statement in later:
-        if not value & _used(statement):
-            continue
-        trains = [call for call in _calls(_within(statement)) if call in training and not _is_of_loss(call, first)]
-        if any(not value.isdisjoint(_names(call)) for call in trains):
-            return True
-        value |= _assigned(statement)
-    return False
-
-
-def _is_of_loss(call: ast.Call, losses: frozenset[str]) -> bool:
-    """Whether a call is the backward pass of one of these: `loss.backward()`, `accelerator.backward(loss)`."""
-    of = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
-    return _TRAINS.match(called(call)) is not None and any(not losses.isdisjoint(_variable(one)) for one in of)
 
 
 def _turn(scope: Scope, *, nested: bool) -> Iterator[ast.AST]:
@@ -220,16 +194,8 @@ def _is_counter(iterated: ast.expr) -> bool:
 
 
 def _assigned(statement: ast.stmt) -> frozenset[str]:
-    return _in_context(statement, ast.Store)
-
-
-def _used(statement: ast.stmt) -> frozenset[str]:
-    return _in_context(statement, ast.Load)
-
-
-def _in_context(statement: ast.stmt, context: type[ast.expr_context]) -> frozenset[str]:
-    """Names that a statement assigns to, or reads; without its body."""
-    nodes = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), context))
+    """Names that a statement assigns to; without its body."""
+    nodes = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), ast.Store))
     return frozenset(name for node in nodes for name in _variable(node))
 
 

@@ -26,9 +26,7 @@ _INITIAL_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own pid namespace (PRO
 # Bits of the clock event reasons that slow a GPU down unintentionally: not idling, nor clocks set by an application.
 _THROTTLED = ((0x04 | 0x80, "power"), (0x20 | 0x40, "thermal"), (0x08, "hardware"))
 _NO_ANSWER_YET = {6, 21}  # not found, no data: an idle GPU has no samples
-_DRIVER_GONE = {1, 9, 18}  # uninitialised, not loaded, another version than the library's
 _LATE_S = 3.0  # a driver hands samples over in lots
-_RETRY_S = 5.0  # between attempts to open a driver that went away: opening takes a second
 _REASONS = {
     3: "not supported by this GPU or its mode",
     4: "no permission",
@@ -50,7 +48,6 @@ class NvmlProbe:
         self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
         self._seen_us: dict[tuple[str, int], int] = {}  # wall clock of the newest sample, by GPU and by who asked
         self._gpm: dict[str, tuple[Any, float, dict[int, float]]] = {}  # last sample, its time, last figures
-        self._gone, self._retry_at = False, 0.0
         self._lock = threading.RLock()
 
     @classmethod
@@ -83,7 +80,7 @@ class NvmlProbe:
     def devices(self, pids: Collection[int], seconds: float) -> tuple[DeviceFigures, ...]:
         """Every GPU over the last `seconds`. `pids` are the job's processes, the training itself first.
 
-        A GPU that vanishes or a driver that restarts raises nothing: its figures are missing and there is a note.
+        A GPU or driver that vanishes raises nothing: its figures are missing and there is a note.
         """
         with self._lock:
             handles = self._handles().items()
@@ -110,16 +107,7 @@ class NvmlProbe:
             self._nvml.nvmlShutdown()
 
     def _handles(self) -> dict[int, Any]:
-        if self._gone and time.monotonic() >= self._retry_at:
-            self._retry_at = time.monotonic() + _RETRY_S
-            self._gpm.clear()  # samples of the driver before are lost, and cannot be freed
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlInit()
-                self._gone = False
-                self._notes.clear()
-        count = 0 if self._gone else self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
+        count = self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
         found = {at: self._ask(f"GPU {at}", "handle", "nvmlDeviceGetHandleByIndex", at) for at in range(count)}
         return {index: handle for index, handle in found.items() if handle is not None}
 
@@ -130,7 +118,6 @@ class NvmlProbe:
         except self._nvml.NVMLError as error:
             if error.value not in _NO_ANSWER_YET:
                 self._notes[label, figure] = _reason(error)
-            self._gone |= error.value in _DRIVER_GONE
             return None
         except (AttributeError, ValueError):  # an older nvidia-ml-py; text that is not UTF-8
             return None

@@ -14,7 +14,7 @@ from iofast.monitor.snapshot import Job, LoaderFigures
 
 _NO_STAGE: Final = StageStats()
 _NO_PHASE: Final = PhaseTotals(0, 0, 0)
-_NEVER_FALL: Final = ("images", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
+_NEVER_FALL: Final = ("batches", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
 
 
 class PagesProbe:
@@ -92,7 +92,7 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         batch_size=info.batch_size or None,
         device=info.device,
         epoch=figures.epoch,
-        batches=steps + _first_batches(then, figures),
+        batches=grown("batches"),
         images=grown("images") if figures.images else None,
         step_s=grown("step_ns") / steps / 1e9 if steps else None,
         wait_s=grown("wait_ns") / 1e9,
@@ -116,18 +116,6 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
 def _beginning(report: LoaderReport) -> LoaderReport:
     """The report of a loader before it did anything: it was made since the last take."""
     return LoaderReport(report.serial, report.info, Totals(), {})
-
-
-def _first_batches(then: Totals, now: Totals) -> int:
-    """Batches that ended no step: the first one of each epoch."""
-    if not now.batch or then == now:
-        return 0
-    if not then.batch:
-        return 1
-    if now.epoch > then.epoch:
-        return now.epoch - then.epoch
-    # the same or a smaller number: the user sets the loader's epoch
-    return int(now.epoch < then.epoch or now.batch < then.batch)
 
 
 def _phases(before: LoaderReport, now: LoaderReport) -> dict[str, float]:

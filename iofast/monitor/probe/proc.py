@@ -135,11 +135,6 @@ class ProcProbe:
                 if children != self._children and now - self._searched_at >= _AGAIN_S:
                     self._children, self._changed_at = children, now
                     self._search()
-        if doing is Doing.UNSEEN:
-            self.notes["wchan"] = (
-                f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
-                "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
-            )
         return doing
 
     def _end(self, keys: Iterable[tuple[int, int]]) -> None:
@@ -188,6 +183,11 @@ class ProcProbe:
         else:
             self._search_threads()
         looks = self._take_looks(seconds)
+        if Doing.UNSEEN in looks.shares and not self._main.thread.told:
+            self.notes["wchan"] = (
+                f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
+                "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
+            )
         processes = tuple(each.take() for each in (self._main, *self._kin.values(), *self._ended))
         self._ended = []
         threads = tuple(ThreadFigures(each.tid, name, *each.take()[:2]) for name, each in self._threads.values())
@@ -203,15 +203,6 @@ class ProcProbe:
         if before is not None and after is not None:
             ran, waited = (min(seconds, max(0.0, now - then)) for now, then in zip(after, before, strict=True))
         return Looks(main.doings.total(), shares(main.doings), ran, waited)
-
-    def close(self) -> None:
-        """Close the files."""
-        for each in (self._main, *self._kin.values(), *self._ended):
-            each.close()
-            each.thread.close()
-        for _, thread in self._threads.values():
-            thread.close()
-        self._kin, self._ended, self._threads, self._in_turn = {}, [], {}, []
 
 
 def _more(io: dict[bytes, int] | None, before: dict[bytes, int] | None, name: bytes) -> int | None:

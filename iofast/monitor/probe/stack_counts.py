@@ -35,14 +35,6 @@ class StackCounts:
         """Of the training thread."""
         return self._frames.total()
 
-    def add(self, other: StackCounts) -> None:
-        """Add the looks of another burst."""
-        for name in ("_frames", "_tasks", "_own_threads", "_syncs", "_waits"):
-            getattr(self, name).update(getattr(other, name))
-        self._stands |= other._stands
-        self._trains |= other._trains
-        self._compiled |= other._compiled
-
     def add_training(self, stack: Stack, pid: int) -> None:
         """Add a thread of the training process: its main thread trains, others may work for a loader."""
         if stack.thread != pid and stack.thread_name != "MainThread":

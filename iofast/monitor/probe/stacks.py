@@ -66,8 +66,7 @@ class StackProbe:
     def look(self, workers: Sequence[int]) -> None:
         """Begin a burst at the training and at the next worker if it is time for one, or read one that has ended."""
         before, now = _spent_s(), time.monotonic()
-        seen: StackCounts | None = None
-        ends = bool(self._running) and all(each.ended() for each in self._running)
+        seen, ends = False, bool(self._running) and all(each.ended() for each in self._running)
         try:
             if ends:
                 seen = self._read()
@@ -80,12 +79,8 @@ class StackProbe:
             return
         apart = self._cost_s / _BUDGET * random.uniform(0.5, 1.5)  # so that bursts do not keep step with the training
         self._due_at = max(now + _SHORTEST_S, self._began + apart if self._turn >= _AHEAD else 0.0)
-        if seen is None:
+        if not seen:
             self._due_at = now + _AGAIN_S
-        elif self._counts is None:
-            self._counts = seen
-        else:
-            self._counts.add(seen)
 
     def hurry(self) -> None:
         """Begin the next burst at the next look, whatever the last one cost, and also if it failed."""
@@ -110,23 +105,23 @@ class StackProbe:
         for pid in pids:
             self._running.append(_Recording(program, pid))
 
-    def _read(self) -> StackCounts | None:
-        """What the burst saw; None where the training cannot be looked at: then `note` says why."""
-        training, *others = self._running
-        self._running = []
-        counts, (text, error) = StackCounts(self._feeds), training.result()
+    def _read(self) -> bool:
+        """Count what the burst saw. False if the training cannot be looked at: then `note` says why."""
+        recorded, self._running = self._running, []
+        (text, error), *others = [one.result() for one in recorded]
+        counts = self._counts or StackCounts(self._feeds)
+        before = counts.looks
         for stack in parse(text):
             counts.add_training(stack, self._job.pid)
-        for worker in others:
-            text_of_worker, worker_error = worker.result()
-            counts.add_worker(worker.pid, parse(text_of_worker))
-            self._workers_refused |= bool(counts.looks) and not text_of_worker and _forbidden(worker_error)
-        if not counts.looks:
+        if counts.looks == before:
             self._failed(error)
-            return None
-        self._failures = 0
+            return False
+        for worker, (text_of_worker, worker_error) in zip(recorded[1:], others, strict=True):
+            counts.add_worker(worker.pid, parse(text_of_worker))
+            self._workers_refused |= not text_of_worker and _forbidden(worker_error)
+        self._counts, self._failures = counts, 0
         self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
-        return counts
+        return True
 
     def _failed(self, error: str) -> None:
         self._failures += 1

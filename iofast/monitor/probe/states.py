@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,11 +24,6 @@ _DEAD: Final = "ZXx"
 _BY_LETTER: Final = {"R": Doing.RUNNING, "D": Doing.DISK, "T": Doing.STOPPED, "t": Doing.STOPPED}
 # Parts of the names of the functions that a thread sleeps in, in kernels 4.15 to 6.18; anon_pipe_read since 6.15.
 _QUEUES: Final = ("poll", "select", "unix_stream", "pipe_read", "pipe_wait")
-# Numbers of system calls, for kernels that hide the function: locks, waits for a queue, reads.
-_CALLS: Final = {
-    "x86_64": ((202, 449), (7, 23, 232, 270, 271, 281, 441), (0, 19)),
-    "aarch64": ((98, 449), (22, 72, 73, 441), (63, 65)),
-}.get(platform.machine(), ((), (), ()))
 
 
 class Gone(Exception):  # noqa: N818 (no failure: threads end)
@@ -130,21 +124,8 @@ def doing_by_function(function: str) -> Doing:
     return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
-def doing_by_call(line: str, thread: Path) -> Doing | None:
-    """What a line of `/proc/PID/syscall` means; None where it names no call. `thread` is the thread's folder."""
-    number, *arguments = line.split()
-    if not number.isdigit():
-        return Doing.RUNNING if number == "running" else None
-    locks, queues, reads = _CALLS
-    if int(number) in reads and arguments:  # of a pipe or of a file
-        with contextlib.suppress(OSError, ValueError):
-            if os.readlink(thread / "fd" / str(int(arguments[0], 16))).startswith("pipe:"):
-                return Doing.QUEUE
-    return Doing.FUTEX if int(number) in locks else Doing.QUEUE if int(number) in queues else Doing.ASLEEP
-
-
 class ProcFiles:
-    """Files of one folder in /proc. Each is opened by its first read and stays open."""
+    """Files of one folder in /proc. Each is opened by its first read and stays open as long as this object lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -162,12 +143,9 @@ class ProcFiles:
             raise Gone
         return raw
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Thread(ProcFiles):
@@ -181,6 +159,7 @@ class Thread(ProcFiles):
         self._cpu_s = 0.0 if new else parse_stat(self._stat).cpu_s
         self.states: Counter[str] = Counter()
         self.doings: Counter[Doing] = Counter()
+        self.told = False  # whether the kernel ever said what it sleeps in
 
     def state(self) -> str:
         """Look once: return the letter of its state. Raises Gone."""
@@ -201,12 +180,11 @@ class Thread(ProcFiles):
         with contextlib.suppress(OSError):  # not allowed, or no descriptor left
             function = self.read("wchan").decode(errors="replace")
             if function not in ("0", ""):
+                self.told = True
                 return doing_by_function(function)
-        if parse_stat(self.read("stat")).state == "R":  # it woke up between the two files
-            return Doing.RUNNING
-        with contextlib.suppress(OSError):  # needs the right to trace
-            return doing_by_call(self.read("syscall").decode(errors="replace"), self.folder) or Doing.UNSEEN
-        return Doing.UNSEEN
+        # It woke up between the two files, or was about to sleep.
+        awake = self.told or parse_stat(self.read("stat")).state == "R"
+        return Doing.RUNNING if awake else Doing.UNSEEN
 
     def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
         """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""

@@ -1,7 +1,7 @@
 """Views of the monitor's results. All take a `Moment`.
 
 moment                      the model: numbers of an interval, a verdict, the history of a job
-escape, wording             text of others made harmless; a verdict as sentences
+wording                     a verdict as sentences; text of others made harmless
 screen, layout              for people: a live screen
 html_report                 for people: one HTML page without scripts and network, with the screen's lines
 printed                     plain lines, and JSON for programs

@@ -11,9 +11,10 @@ from itertools import chain
 
 from rich.text import Text
 
+from iofast.monitor.findings import Bound
 from iofast.monitor.render import wording
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Figures, History, Moment
+from iofast.monitor.render.wording import plain
 
 Lines = list[Text]
 WIDTH = 120  # columns where there is no screen
@@ -68,8 +69,9 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 def whole(moment: Moment) -> Lines:
     """All parts of one job in full, with timelines of the whole run, for `--once` and for the report."""
     parts = dict(_wishes(moment, WIDTH, moment.history.timeline.stretches, most=None))
-    sums = wording.sums(moment.history.sums)
-    parts["run"] = _part("run", [f"{part:<20}{time:>20}{share:>12}" for part, time, share in sums])
+    if moment.verdict.bound is not Bound.IDLE:  # what does not train waits for no batch
+        sums = wording.sums(moment.history.sums)
+        parts["run"] = _part("run", [f"{part:<20}{time:>20}{share:>12}" for part, time, share in sums])
     parts["verdicts"] = _part("verdicts", _spans(moment.history))
     return [line for name in _ORDER if parts.get(name) for line in (*parts[name], Text(""))]
 
@@ -134,7 +136,7 @@ def _verdict(moment: Moment, width: int, most: int | None) -> Lines:
     badge.append(f"  {severity}", style)
     badge.append("  the program has ended" if moment.ended else "", "bold")
     figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), wording.beside(verdict))))
-    lines = [badge, Text(figures, "" if verdict.bound.sure else "dim")]
+    lines = [badge, *([Text(figures, "" if verdict.bound.sure else "dim")] if figures else [])]
     lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:most]]
     return [*lines, Text(wording.basis(verdict), "dim")]
 

@@ -14,18 +14,18 @@ from typing import Any, TextIO
 
 from iofast.monitor.findings import Bound, Cause
 from iofast.monitor.render import wording
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
+from iofast.monitor.render.wording import plain
 
 EVERY_S = 30.0  # between lines about a job whose verdict does not change
 SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
 
 
-class Lines(MomentView):
-    """Prints a line when a verdict changes, every `every` seconds, and at the end of each job or of the monitor."""
+class PlainLines(MomentView):
+    """Prints a line when a verdict changes, now and then, and at the end of each job or of the monitor."""
 
-    def __init__(self, out: TextIO, every: float = EVERY_S) -> None:
-        self._out, self._every = out, every
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
         self._printed: dict[tuple[int, int], tuple[float, Bound, Cause | None]] = {}
         self._message = ""
 
@@ -38,7 +38,7 @@ class Lines(MomentView):
             self._print(f"ended: {wording.summary(moment)}")
             return
         last = self._printed.get(key)
-        if last is not None and last[1:] == judged and now - last[0] < self._every:
+        if last is not None and last[1:] == judged and now - last[0] < EVERY_S:
             return
         self._message = ""
         self._printed[key] = (now, *judged)

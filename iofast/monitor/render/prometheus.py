@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from iofast.errors import OptionError, because
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, MomentView
+from iofast.monitor.render.wording import plain
 from iofast.monitor.snapshot import own_devices
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"

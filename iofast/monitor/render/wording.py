@@ -1,13 +1,13 @@
-"""A verdict as sentences, with text of the watched process made plain."""
+"""A verdict as sentences, with text of the watched process made plain: its name may hold an escape sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from iofast import errors
 from iofast.monitor.findings import Advice, Bound, Cause, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.limits import step_phases
-from iofast.monitor.render.escape import plain
 from iofast.monitor.render.moment import Moment, Span
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
 from iofast.monitor.sums import RunSums
@@ -28,6 +28,7 @@ MEANING = {
 WITHOUT_DEVICE = {
     Bound.INPUT: "The training thread waits for batches.",
     Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
+    Bound.COMMUNICATION: "The training thread waits for other ranks.",
 }
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
@@ -40,7 +41,7 @@ WHY = {
     Cause.COLLATE: "batches are late on their way from workers to the training process",
     Cause.PIN: "the thread that pins batches is late",
     Cause.EPOCH_START: "an epoch begins with starting workers and filling the queue",
-    Cause.RANK_SKEW: "another rank waits for its data, and this one for that rank",
+    Cause.RANK_SKEW: "this rank's data comes later than that of the others, which wait for it",
     Cause.FEEDER: "another program sends the batches, and is late",
 }
 TIERS = {
@@ -51,6 +52,13 @@ TIERS = {
 _STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
+LONGEST = 400  # characters; longer text is cut
+
+
+def plain(text: str, longest: int = LONGEST) -> str:
+    r"""`text` on one line of at most `longest` characters, with unprintable ones escaped (\x1b, \u202e)."""
+    line = errors.plain(text[: longest + 1])
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def headline(verdict: Verdict | Span) -> str:
@@ -93,9 +101,9 @@ def bounds(low: float | None, high: float | None) -> str:
 
 
 def stall_text(stall: StallBounds | None) -> str:
-    """The stall with its bounds and its kind."""
+    """The stall with its bounds and its kind; "" if it is unknown."""
     if stall is None:
-        return "stall not known"
+        return ""
     if stall.host_wait:
         return f"host wait {bounds(stall.low, stall.high)} of training time (no device to see)"
     return f"stall {bounds(stall.low, stall.high)} of training time"
@@ -238,13 +246,13 @@ def cores(value: float | None, system: SystemFigures) -> str:
 
 
 def summary(moment: Moment) -> str:
-    """One line: job, verdict, stall, tier, best advice."""
+    """One line: job, verdict, stall or the reason of its absence, tier, best advice."""
     verdict = moment.verdict
     parts = [name(moment.job, 40), headline(verdict)]
-    if verdict.stall is not None:
-        parts.append(stall_text(verdict.stall))
-    elif verdict.reason:
+    if verdict.reason and (verdict.stall is None or not verdict.bound.sure):
         parts.append(plain(verdict.reason))
+    elif verdict.stall is not None:
+        parts.append(stall_text(verdict.stall))
     parts.append(f"tier {verdict.tier.value}")
     if verdict.advice:
         parts.append("; ".join(change(verdict.advice[0])) or plain(verdict.advice[0].text))

@@ -11,7 +11,7 @@ from typing import Any
 import container_sets
 
 from iofast.errors import IofastError
-from iofast.source.listing import SourceOptions
+from iofast.source.options import SourceOptions
 from iofast.source.scan import scan
 from tools.torture.drivers import Driver, damage
 from tools.torture.drivers.reading import WholeRead, check_message, install
@@ -19,8 +19,8 @@ from tools.torture.drivers.reading import WholeRead, check_message, install
 _NAMES = ("path", "file_name", "label", "split", "boxes.json", "caption", "mask", "é", "", "__index_level_0__", "A B")
 _OPTIONS = (
     {},
-    {"mask_columns": ("mask",)},
-    {"file_columns": ("mask", "caption")},
+    {"mask_column": "mask"},
+    {"file_column": ("mask", "caption")},
     {"label_column": "caption", "class_order": "natural"},
     {"path_column": "file_name", "split_column": "label"},
     {"class_order": "file"},

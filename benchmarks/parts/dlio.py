@@ -1,6 +1,6 @@
 """The monitor's stall beside the accelerator utilisation of DLIO, the program of the MLPerf Storage benchmark.
 
-    python -m benchmarks.bench_dlio --dlio VENV/bin/dlio_benchmark [--files 4800] [--only NAME]
+    python -m benchmarks.parts.dlio --dlio VENV/bin/dlio_benchmark [--files 4800] [--only NAME]
 
 DLIO emulates an accelerator: a step is a sleep of known length, and its report has `AU`, the share of time in which the
 accelerator had a batch. So the stall is 1 - AU. It trains with its own loader, torch's DataLoader, which the monitor
@@ -146,7 +146,7 @@ def main() -> None:
         chosen = [name for name in CONFIGURATIONS if not given.only or name in given.only]
         bar = tqdm(chosen, unit=" runs", disable=not sys.stderr.isatty())
         found = [compared(dlio, Path(folder), given.files, name) for name in bar]
-    command = "- Command: `python -m benchmarks.bench_dlio`\n"
+    command = "- Command: `python -m benchmarks.parts.dlio`\n"
     measure.write("dlio", f"{page(found)}\n{machine.describe()}\n{command}", given.output)
 
 
