@@ -6,6 +6,7 @@ Beside the images there are `levels`, (3, 1, 256): the value that each level of 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Threads:
             self._of, self._pool = os.getpid(), ThreadPoolExecutor(self._count, "iofast-run")
         return self._pool
 
-    def map(self, function: Callable[[int], None], numbers: Iterable[int]) -> Iterable[None]:
+    def map(self, function: Callable[[int], int], numbers: Iterable[int]) -> Iterable[int]:
         """Call a function with each number."""
         try:
             return self.pool.map(function, numbers)
@@ -81,8 +82,9 @@ class Contents:
         """Return the ordinary tensor; it is made once. Raises Pillow's errors, with the file's name."""
         self.check()
         if self.made is None:
-            notes.count("tensors", len(self.rows))
             self.made = self._decoded(threads)
+            for row in () if threads else self.rows:
+                row.note()
         return self.made
 
     def check(self) -> None:
@@ -102,11 +104,15 @@ class Contents:
             tensor = threads.memory[self.pinned].take(self.shape, self.levels.dtype)
         out = tensor if self.batched else tensor[None]
 
-        def decode_from(at: int) -> None:
+        def decode_from(at: int) -> int:
+            begun = time.thread_time_ns()
             self._decode(self.rows[at : at + _TOGETHER], out[at : at + _TOGETHER], plain=plain)
+            return time.thread_time_ns() - begun
 
-        for _ in (threads.map if threads else map)(decode_from, range(0, len(self.rows), _TOGETHER)):
-            pass
+        spent = sum((threads.map if threads else map)(decode_from, range(0, len(self.rows), _TOGETHER)))
+        if threads:
+            notes.count("decoded for the loop", len(self.rows))
+            notes.notes().nanoseconds["decoding for the loop"] += spent
         for image, row in zip(out, self.rows, strict=True):
             for place, value in row.erased:
                 image[(slice(None), *place)] = torch.as_tensor(value)

@@ -27,7 +27,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from iofast.run import notes, shadow
 from iofast.run.contents import BYTES, Contents, Threads, same
 from iofast.run.plan import Plan, Size
-from iofast.run.source import Erased, Part, Source
+from iofast.run.source import Call, Erased, Part, Source
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
@@ -106,11 +106,10 @@ def _kind_of(kind: type) -> type[Deferred]:
         return kind
     if kind is _Tensor:
         return Deferred
-    made = type(
-        f"Deferred{kind.__name__}",
-        (Deferred, kind),
-        {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)},
-    )
+    own: dict[str, Any] = {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)}
+    if wrap := getattr(kind, "wrap", None):  # torchvision's gives an ordinary tensor the class of the one it came from
+        own["wrap"] = wrap
+    made = type(f"Deferred{kind.__name__}", (Deferred, kind), own)
     _register(made)
     return cast(type[Deferred], made)
 
@@ -176,19 +175,20 @@ def _send(tensor: Deferred) -> Any:
     data = torch.empty(0, dtype=torch.uint8).set_(storage)
     np.concatenate([np.frombuffer(source.data, np.uint8) for source in sources], out=data.numpy())
     files = [(source.name, source.size, len(source.data)) for source in sources]
-    rows = [(numbers[id(row.source)], row.plan, row.erased) for row in own.rows]
-    return arrive, (data, files, rows, own.levels.numpy(), own.batched, own.pinned)
+    rows = [(numbers[id(row.source)], *row[1:]) for row in own.rows]
+    kind = next(each for each in type(tensor).__mro__ if not issubclass(each, Deferred))
+    return arrive, (kind, data, files, rows, own.levels.numpy(), own.batched)
 
 
 def arrive(
+    kind: type,
     data: torch.Tensor,
     files: list[tuple[str, Size, int]],
-    rows: list[tuple[int, Plan, tuple[Erased, ...]]],
+    rows: list[tuple[int, Plan, tuple[Call, ...], tuple[Erased, ...]]],
     levels: NDArray[Any],
     batched: bool,
-    pinned: bool,
 ) -> torch.Tensor:
-    """Return the tensor that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
+    """Return the tensor of class `kind` that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
 
     `files` has name, size and length in `data` of each; a row names its file.
     """
@@ -196,9 +196,9 @@ def arrive(
     for name, size, length in files:
         sources.append(Source(view[at : at + length], size, name, checked=False))
         at += length
-    parts = tuple(Part(sources[number], plan, erased) for number, plan, erased in rows)
-    own = Contents(parts, torch.from_numpy(levels), batched, pinned=pinned)
-    return Deferred(own) if current_thread() in waiting else own.make()
+    parts = tuple(Part(sources[number], plan, calls, erased) for number, plan, calls, erased in rows)
+    tensor = _kind_of(kind)(Contents(parts, torch.from_numpy(levels), batched))
+    return tensor if current_thread() in waiting else tensor.make()
 
 
 _register(Deferred)

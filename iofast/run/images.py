@@ -9,8 +9,10 @@ from __future__ import annotations
 import copyreg
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, wraps
 from typing import IO, Any, cast
+from weakref import WeakValueDictionary
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, jpeg_factory
@@ -27,6 +29,7 @@ _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
 _MPF = b"MPF\0"  # several pictures in one file
+_alive: WeakValueDictionary[int, _Lazy] = WeakValueDictionary()  # by id: images are not hashable
 _DIRECT = {"RGB", "L", "HSV", "YCbCr", "CMYK", "RGBA"}  # modes that Pillow converts from and to RGB in one call
 
 
@@ -146,13 +149,12 @@ class _Lazy(Image.Image):
     def noted(
         self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]
     ) -> Image.Image | None:
-        """Return the image after an operation, described as for `Plan.after`; None where Pillow has to do it."""
-        pending = self._pending
-        plan = None if pending is None else pending.plan.after(module, name, given, named)
-        if pending is None or plan is None:
+        """Return the image after an operation, described as for `Part.after`; None where Pillow has to do it."""
+        pending = self._pending and self._pending.after(module, name, given, named)
+        if pending is None:
             return None
         self._release()
-        new: Image.Image = _lazy(LazyImage, pending._replace(plan=plan), self._data)
+        new: Image.Image = _lazy(LazyImage, pending, self._data)
         if name in colours.WITHOUT_INFO:
             new.info = {}
         elif "info" in self.__dict__:
@@ -233,7 +235,19 @@ def _lazy(kind: type[_Lazy], pending: Part, data: bytes, **more: Any) -> Any:
     """Return a lazy image from a file with these bytes."""
     image: Any = kind.__new__(kind)
     image.__dict__.update(_mode=pending.plan.mode, _size=pending.plan.size, _data=data, _pending=pending, **more)
+    _alive[id(image)] = image
     return image
+
+
+def decode_kept() -> None:
+    """Decode the images that the script keeps, where Pillow would have their pixels by now.
+
+    At the start of a loop over a DataLoader: else its workers would decode them again, each of them in each epoch.
+    """
+    for image in list(_alive.values()):
+        if image._pending is not None and getattr(image, "fp", None) is None:  # not one that was only opened
+            with suppress(Exception):  # where the script uses it, it gets this error
+                _ = image.im
 
 
 def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:
@@ -261,8 +275,7 @@ def _plan(data: bytes) -> Plan | None:
         return None
     if header.format != "jpeg" or header.components not in (1, 3):
         return None
-    behind = markers.header_size(data)
-    if data.find(_MPF, 0, behind) >= 0 or data.rfind(markers.END, behind) < 0:
+    if _MPF in data or not (data.endswith(markers.END) or markers.has_end(data)):
         return None
     size = header.width, header.height  # Pillow's is of the stored pixels
     return Plan.whole("L" if header.components == 1 else "RGB", size[::-1] if header.orientation in TURNED else size)

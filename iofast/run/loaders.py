@@ -108,12 +108,8 @@ class BatchLoop(queue.Queue[Any]):
     def _made(self, each: Any) -> Any:
         if not isinstance(each, Deferred):
             return each
-        begun, images = time.perf_counter_ns(), len(each.contents.rows)
-        tensor = each.make(self.threads)
-        self._facts["decoded"] += images
-        notes.count("decoded for the loop", images)
-        notes.notes().nanoseconds["decoding for the loop"] += time.perf_counter_ns() - begun
-        return tensor
+        self._facts["decoded"] += len(each.contents.rows)
+        return each.make(self.threads)
 
 
 def _rows(batch: Any) -> int:

@@ -41,6 +41,7 @@ class Notes:
 
 
 _notes: Notes | None = None
+_written_at_end_of = 0  # the process whose end writes its file
 _written = 0.0
 _writing = _thread.allocate_lock()  # a thread writes now and then, the process at its end
 
@@ -49,10 +50,9 @@ def notes() -> Notes:
     """Return the notes of this process."""
     global _notes, _written, _writing
     if _notes is None or _notes.pid != os.getpid():
-        inherited, _notes = _notes is not None, Notes()
-        if inherited:
-            _written, _writing = 0.0, _thread.allocate_lock()  # at the fork a thread of the parent may have had it
-            _write_at_end()
+        _notes = Notes()
+        _written, _writing = 0.0, _thread.allocate_lock()  # at a fork a thread of the parent may have had it
+        _write_at_end()
     return _notes
 
 
@@ -75,7 +75,7 @@ def line_of_script(*, installed: bool = True) -> str:
         if not known and (installed or "-packages" not in frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "unknown"
+    return "code of a library"
 
 
 def start() -> None:
@@ -86,6 +86,10 @@ def start() -> None:
 
 
 def _write_at_end() -> None:
+    global _written_at_end_of
+    if _written_at_end_of == os.getpid():
+        return
+    _written_at_end_of = os.getpid()
     atexit.register(write)
     if (util := sys.modules.get("multiprocessing.util")) is not None:  # its children skip atexit
         util.Finalize(None, write, exitpriority=0)

@@ -161,6 +161,8 @@ def dataloader(module: Any) -> None:
 
     @_like(real)
     def _get_iterator(self: Any) -> Any:
+        if (images := sys.modules.get("iofast.run.images")) is not None:
+            images.decode_kept()
         iterator = real(self)
         if type(iterator) in kinds:
             try:

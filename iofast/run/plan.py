@@ -1,15 +1,8 @@
-"""What has been asked of an image: orientation, a region, a resize, a window of the result, a mirror, colours.
-
-Beside that, a plan has the script's calls themselves: Pillow repeats them on what the kernel refuses, and on checked
-images.
-"""
+"""What has been asked of an image: orientation, a region, a resize, a window of the result, a mirror, colours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import partial
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
@@ -20,7 +13,6 @@ from iofast.run import colours
 
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1
-Call = Callable[[Image.Image], Image.Image]
 
 _FILTERS = {
     each: ALL_FILTERS.index(name) + 1 for each in Image.Resampling if (name := each.name.lower()) in ALL_FILTERS
@@ -53,7 +45,6 @@ class Plan(NamedTuple):
     resampling: int  # as in the kernel's `flips`; 0 = not resampled
     mirrored: bool  # left to right
     steps: tuple[colours.Colour, ...] = ()  # on the finished pixels
-    calls: tuple[Call, ...] = ()  # the same, as the script called Pillow; picklable
 
     @classmethod
     def whole(cls, mode: str, size: Size) -> Plan:
@@ -65,22 +56,18 @@ class Plan(NamedTuple):
         """Whether all pixels of the file are needed at their own size."""
         return self.virtual is None and self.size == self.full
 
-    def after(self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Plan | None:
-        """Return the plan with one more operation, a function of a module of Pillow or torchvision or a method.
+    def after(self, name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Plan | None:
+        """Return the plan with one more operation of Pillow or torchvision; None where Pillow has to do it.
 
-        `given` and `named` are its other arguments. Returns None where Pillow has to do it.
+        `given` and `named` are its arguments behind the image.
         """
         try:
             if name in colours.STEPS:
-                plan = self._step(colours.STEPS[name](*given, **named))
-            else:
-                plan = getattr(self, name)(*given, **named)
+                return self._step(colours.STEPS[name](*given, **named))
+            plan: Plan | None = getattr(self, name)(*given, **named)
         except (TypeError, ValueError, LookupError, OverflowError):  # Pillow has its own error, or other arguments
             return None
-        if plan is None or plan is self:
-            return plan
-        # Copies: a script may change its lists before Pillow repeats the call.
-        return plan._replace(calls=(*plan.calls, partial(_call, module, name, tuple(map(copy, given)), named)))
+        return plan
 
     def _step(self, step: colours.Colour | None) -> Plan | None:
         return self._replace(steps=(*self.steps, step)) if step and self.mode == "RGB" else None
@@ -152,11 +139,3 @@ class Plan(NamedTuple):
     def flips(self) -> int:
         """Return the row of the kernel's `flips`."""
         return (self.resampling or 1) << 1 | self.mirrored
-
-
-def _call(module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any], image: Image.Image) -> Any:
-    """Do an operation by Pillow. By names, because a patched function cannot be pickled."""
-    if module is None:
-        return getattr(image, name)(*given, **named)
-    function = getattr(import_module(module), name)
-    return function(image).enhance(*given) if isinstance(function, type) else function(image, *given, **named)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,6 +19,7 @@ from iofast.run import colours, notes, shadow
 from iofast.run.plan import Plan, Size
 
 Pixels = NDArray[np.uint8]
+Call = tuple[str | None, str, tuple[Any, ...], Mapping[str, Any]]
 Erased = tuple[tuple[slice, slice], NDArray[Any] | float]  # what is written where
 _OPTIONS = DecodeOptions(exact=True)
 _idle: list[kernel.Context] = []  # their scratch memory is used again: fresh pages would cost 0.1 ms an image
@@ -66,18 +69,32 @@ class Source:
 
 
 class Part(NamedTuple):
-    """Pixels that are not decoded yet: a file, what is done to it, and the rectangles of its tensor that are erased."""
+    """Pixels that are not decoded yet: a file, and what is done to it.
+
+    calls   the same as the script called it: Pillow repeats it on what the kernel refuses, and on checked images.
+            Module or None for a method, name, arguments behind the image.
+    erased  rectangles of its tensor
+    """
 
     source: Source
     plan: Plan
+    calls: tuple[Call, ...] = ()
     erased: tuple[Erased, ...] = ()
+
+    def after(self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Part | None:
+        """Return the part after one more operation; None where Pillow has to do it."""
+        plan = self.plan.after(name, given, named)
+        if plan is None or plan is self.plan:
+            return plan and self
+        # Copies: a script may change its lists before Pillow repeats the call.
+        return Part(self.source, plan, (*self.calls, (module, name, tuple(map(copy, given)), named)))
 
     def by_pillow(self) -> Image.Image:
         """Make the same image by Pillow alone. Raises Pillow's own errors, with a note of the file's name."""
         try:
             image = self.source.opened()
-            for call in self.plan.calls:
-                image = call(image)
+            for call in self.calls:
+                image = _repeat(image, *call)
             image.load()
         except Exception as error:
             error.add_note(f"the image: {self.source.name}")
@@ -86,10 +103,10 @@ class Part(NamedTuple):
 
     def array(self) -> Pixels:
         """Decode, and check: (height, width, 3), or (height, width) for mode L, read-only. Raises Pillow's errors."""
-        source, plan, _ = self
-        if not source.data and not plan.calls:
+        source, plan = self.source, self.plan
+        if not source.data and not self.calls:
             return cast(Pixels, source.pixels)
-        self._count()
+        self.note()
         width, height = plan.size
         out = np.empty((1, height, width, 3), np.uint8)
         decode([self], out)
@@ -103,19 +120,31 @@ class Part(NamedTuple):
 
     def image(self) -> Image.Image:
         """Make it an image of Pillow's, which may be changed. Raises Pillow's errors."""
-        source, plan, _ = self
-        if source.pixels is None and not plan.calls:  # the kernel's pixels would be copied: gray is 10 % slower
-            self._count()
+        source, plan = self.source, self.plan
+        if source.pixels is None and not self.calls:  # the kernel's pixels would be copied: gray is 10 % slower
+            self.note()
             return Part(Source(source.data, source.size, source.name, checked=False), plan).by_pillow()
         image = Image.new(plan.mode, plan.size, None)
         image.frombytes(self.array().data)
         return image
 
-    def _count(self) -> None:
+    def note(self) -> None:
+        """Note that it is decoded where the script uses it."""
         if self.source.data:  # else its pixels are known
             notes.count("whole" if self.plan.is_whole else "part")
         if self.source.data and self.plan.is_whole:
             notes.notes().decoded_whole_by_line[notes.line_of_script()] += 1
+
+
+def _repeat(
+    image: Image.Image, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]
+) -> Image.Image:
+    """Do an operation by Pillow or torchvision."""
+    function: Any = getattr(Image.Image if module is None else import_module(module), name)
+    result: Image.Image = (
+        function(image).enhance(*given) if isinstance(function, type) else function(image, *given, **named)
+    )
+    return result
 
 
 def decode(parts: Sequence[Part], out: Pixels) -> None:
@@ -132,7 +161,7 @@ def _refused(parts: Sequence[Part], out: Pixels) -> list[int]:
     if shadow.failed():
         return list(range(count))
     payloads, indexed = list[Pixels](), np.zeros((count, 3), np.int32)
-    for row, (source, plan, _) in enumerate(parts):
+    for row, (source, plan, *_) in enumerate(parts):
         if source.pixels is not None and not plan.turn:
             indexed[row] = Kind.RGB, *source.size
             payloads.append(source.pixels)

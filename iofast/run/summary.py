@@ -117,8 +117,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
         return [f"{several} ran; no JPEG was opened by Pillow that iofast decodes", *left]
     found = [
         f"{images['lazy']:,} JPEGs in {several}; left to Pillow: {images.get('left to Pillow', 0):,}",
-        f"decoded in batches beside the loop: {images.get('decoded for the loop', 0):,}; in workers, only the needed "
-        f"part: {images.get('part', 0):,}, as a whole: {images.get('whole', 0):,}",
+        f"decoded in batches beside the loop: {images.get('decoded for the loop', 0):,}; where the script uses them, "
+        f"only the needed part: {images.get('part', 0):,}, as a whole: {images.get('whole', 0):,}",
         f"checked against Pillow and torch: {images.get('checked', 0):,}; different: {images.get('differences', 0):,}",
     ]
     if len(times) == 2:
@@ -130,8 +130,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
     if facts["untested"]:
         found.append(f"not tested with {', '.join(facts['untested'])}: twice as many images were checked")
     found += [_rates(loader) for loader in facts["loaders"] if "now" in loader]
-    if images.get("decoded for the loop") and not images.get("differences"):
-        found += _fast_loader(max(facts["loaders"], key=lambda each: each["decoded"]))
+    folders = [each for each in facts["loaders"] if each["folder"] and each["decoded"]]
+    if folders and not images.get("differences"):
+        found += _fast_loader(max(folders, key=lambda each: each["decoded"]))
     return found + left
 
 
@@ -149,7 +150,7 @@ def _fast_loader(loader: dict[str, Any]) -> list[str]:
     options = "shuffle=True, transform=T.train(224)" if loader["shuffled"] else "transform=T.evaluate(224)"
     return [
         f"{loader['name']} could be a FastLoader: faster still, without worker processes, with crops of its own:",
-        f"    iofast pack {shlex.quote(loader['folder'] or 'FOLDER')} out.lmdb --resize 256",
+        f"    iofast pack {shlex.quote(loader['folder'])} out.lmdb --resize 256",
         "    from iofast import FastDataset, FastLoader, transforms as T",
         f"    loader = FastLoader(FastDataset('out.lmdb'), {loader['batch_size']}, {options})",
     ]

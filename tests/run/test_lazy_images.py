@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFile, ImageFilter, ImageOps
 
-from iofast.run import notes
+from iofast.run import images, notes
 from iofast.run.images import LazyImage, LazyJpeg
 
 Use = Callable[[Path], Any]
@@ -241,6 +241,18 @@ class TestLaziness:
         for image in opened:
             image.tobytes()
         assert notes.notes().counts["checked"] == 16
+
+    def test_kept_images_are_decoded_once(self, photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> None:
+        by_iofast(True)
+        opened, damaged, loaded = (Image.open(photos["rgb"]) for _ in range(3))
+        loaded.load()
+        small = loaded.resize((20, 20))
+        damaged.load()
+        damaged.__dict__["_pending"].source.data = b""
+        images.decode_kept()  # as a loop over a DataLoader does, before it starts workers
+        lazy = [image.__dict__["_pending"] is not None for image in (opened, damaged, loaded, small)]
+        assert lazy == [True, True, False, False]
+        assert pixels(small) == pixels(Image.open(photos["rgb"]).resize((20, 20)))
 
     def test_a_second_part_is_cut_from_the_whole(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iofast.run import summary
+from iofast.run import notes, summary
 
 NAME = "DataLoader(ImageFolder, 64, num_workers=2) at train.py:7"
 WORKER = {"counts": {"lazy": 400, "checked": 20, "timed": 16}, "nanoseconds": {"shadow": 16 * 5_000_000}, "loaders": {}}
@@ -54,3 +57,13 @@ def test_lines() -> None:
 
 def test_a_process_that_was_killed_at_once() -> None:
     assert summary.lines(summary.report(["python"], 137, [{}]))[0].startswith("1 process ran")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork beside threads
+def test_a_worker_writes_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(notes.FOLDER, str(tmp_path))
+    monkeypatch.setattr(notes, "_notes", None)  # as where the training process opens no images
+    worker = multiprocessing.get_context("fork").Process(target=notes.count, args=("lazy", 3))
+    worker.start()
+    worker.join(60)
+    assert json.loads((tmp_path / f"{worker.pid}.json").read_text())["counts"] == {"lazy": 3}

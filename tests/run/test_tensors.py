@@ -63,6 +63,22 @@ def _written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+class Picture(torch.Tensor):
+    """As torchvision's classes of tensors."""
+
+    @classmethod
+    def wrap(cls, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return tensor.as_subclass(cls)
+
+
+def _kept_class(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What torchvision's v2 does with a picture."""
+    own: Any = tensor.as_subclass(Picture)
+    changed = type(own).wrap(change(own.as_subclass(torch.Tensor)), like=own)
+    assert isinstance(changed, Picture)
+    return changed.as_subclass(torch.Tensor)
+
+
 LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
     "nothing": lambda t: t,
     "normalise": lambda t: t.clone().sub_(MEAN).div_(STD),
@@ -79,6 +95,7 @@ LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
     "dtype": lambda t: t.to(torch.float32).to("cpu").contiguous(memory_format=torch.contiguous_format).float(),
     "double": lambda t: t.to(torch.float64) * 3,
     "half": lambda t: t.to(torch.float16),
+    "another class": lambda t: _kept_class(t, lambda t: t * 2),
 }
 ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "erase, scale": lambda t: _erased(t) * 2,
@@ -101,6 +118,7 @@ ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "bfloat16": lambda t: t.to(torch.bfloat16),
     "clamp": lambda t: t.clamp(0, 1),
     "comparison": lambda t: t > 0.5,
+    "flip of another class": lambda t: _kept_class(t, lambda t: t.flip(-1)),
 }
 
 
@@ -159,6 +177,14 @@ def test_a_batch_stays_lazy_and_travels_as_files(stack: Any, opened: Callable[[b
     assert type(arrived) is torch.Tensor
     assert torch.equal(arrived, expected)
     assert torch.equal(batch.contiguous().float().make(), expected)
+
+
+def test_a_tensor_travels_with_its_class(opened: Callable[[bool], Image.Image]) -> None:
+    sent = ForkingPickler.dumps(defer(opened(True)).as_subclass(Picture))  # type: ignore[attr-defined]
+    assert b"arrive" in bytes(sent)
+    arrived = pickle.loads(sent)
+    assert type(arrived) is Picture
+    assert torch.equal(arrived.as_subclass(torch.Tensor), to_tensor(opened(False)))
 
 
 def test_a_file_has_an_ordinary_tensor(opened: Callable[[bool], Image.Image], tmp_path: Path) -> None:
