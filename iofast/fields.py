@@ -146,7 +146,10 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor | None:
 
 
 def _json(payload: bytes) -> Any:
-    return json.loads(_text(payload))
+    try:
+        return json.loads(_text(payload))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
 
 
 def _text(payload: bytes) -> str:

@@ -61,7 +61,11 @@ def writing(path: Path, mode: int = 0o666, *, drafts: Path | None = None) -> Ite
     """
     draft = (path.parent if drafts is None or not drafts.is_dir() else drafts) / f".iofast-{os.urandom(8).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, mode)
+    try:
+        descriptor = os.open(draft, flags, mode)
+    except OSError as error:
+        error.filename = os.fspath(path)  # nobody knows the draft's name
+        raise
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

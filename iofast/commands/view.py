@@ -210,7 +210,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
     from iofast.dataset import FastDataset  # here, with torch
     from iofast.loader import FastLoader
 
-    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign.options(args))
+    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign.options(args), fields=["image"])
     loader = FastLoader(
         dataset,
         transform=pipeline,
@@ -223,7 +223,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
         if loader.last_valid is not None and not bool(loader.last_valid[0]):
             yield SheetImage(index, [], loader.failures[-1].reason)
         else:
-            yield SheetImage(index, _views(batch[0], pipeline))
+            yield SheetImage(index, _views(batch["image"], pipeline))
 
 
 def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:

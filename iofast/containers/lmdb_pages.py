@@ -174,7 +174,7 @@ class Tree:
         size = self.meta.page_size
         at = number * size
         if not 2 <= number <= self.meta.last_page or at + size > self._size:
-            raise self._wrong(number, f"it lies outside the file of {self._size} bytes")
+            raise self._outside(number, "it lies")
         data = self._data[at : at + size]
         own, _, flags, lower, upper = _PAGE.unpack_from(data)
         if own != number or flags & _KINDS not in (_BRANCH, _LEAF):
@@ -221,7 +221,7 @@ class Tree:
         """The offset of a value of `length` bytes that begins on this overflow page."""
         at = page * self.meta.page_size
         if not 2 <= page <= self.meta.last_page or at + PAGE_HEADER + length > self._size:
-            raise self._wrong(page, f"a value of {length} bytes lies outside the file of {self._size} bytes")
+            raise self._outside(page, f"a value of {length} bytes lies")
         own, _, flags, low, high = _PAGE.unpack(self._data[at : at + _PAGE.size])
         if own != page or flags & _KINDS != _OVERFLOW:
             raise self._wrong(page, f"not an overflow page: number {own}, flags {flags:#x}")
@@ -240,6 +240,12 @@ class Tree:
 
     def _wrong_page(self, page: TreePage, what: str) -> ContainerError:
         return self._wrong(page.at // self.meta.page_size, what)
+
+    def _outside(self, page: int, what: str) -> ContainerError:
+        if self._size < self.meta.file_size:
+            self._branches.clear()  # as above
+            return ContainerError(f"{self._where} is truncated: {self._size} bytes, expected {self.meta.file_size}")
+        return self._wrong(page, f"{what} outside the file of {self._size} bytes")
 
     def _wrong(self, page: int, what: str) -> ContainerError:
         self._branches.clear()  # as above

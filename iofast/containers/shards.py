@@ -50,6 +50,8 @@ def expand(pattern: str) -> list[str]:
         raise OptionError(f"{pattern} names more than {MAX_SHARDS} shards")
     found: list[str] = []
     for name in named:
+        if is_url(name) and "*" in name:
+            raise OptionError(f"{name}: names in a store are not searched: expected braces, as in {{000000..000127}}")
         is_glob = glob.has_magic(name) and not is_url(name) and not os.path.exists(name)
         matches = sorted(glob.glob(name)) if is_glob else [name]
         if not matches:

@@ -90,10 +90,10 @@ def _apply(
     ops, (dtype, layout) = spec.pipeline.ops, spec.storage
     if dtype == torch.uint8 and not spec.pipeline.finishes:
         return images.contiguous(memory_format=layout)
-    if images.dtype != torch.uint8:
+    if images.dtype != torch.uint8 or images.shape[1] != 3:
         raise OptionError(
-            f"images of map_sample must stay uint8 with dtype={dtype} or pixel operations, found "
-            f"{images.dtype}; leave both out, or convert in map_batch"
+            f"images of map_sample must stay uint8 (3, height, width) with dtype={dtype} or pixel operations, found "
+            f"{images.dtype} {tuple(images.shape[1:])}; leave both out, or convert in map_batch"
         )
     if bus is not None:
         from iofast.gpu.images import DeviceImages

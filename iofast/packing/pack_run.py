@@ -26,7 +26,7 @@ from iofast.errors import (
     because,
 )
 from iofast.packing.copying import CopyWork
-from iofast.packing.plan import load_plan
+from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import Done, WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import Estimate, FailedImages, PackReport, completed, published
@@ -53,9 +53,12 @@ class PackRun:
         self.failures = FailedImages(images, self.work.options.allowed_errors(images), self.target.path)
 
     def write(self) -> PackReport:
-        """Pack everything and publish it."""
+        """Pack everything and publish it. Raises `TargetError` for the unfinished work of another command."""
+        old = load_plan(self.target)
+        if old is not None:
+            self.work.plan.check_same(old, self.target.partial)
         with self.explained():
-            self._begin_or_resume()
+            self._begin_or_resume(old)
             if self.target.interrupted:
                 return completed(self.target, self.started)
             try:
@@ -202,12 +205,10 @@ class PackRun:
             begun = load_plan(target) is not None
             raise TargetError(f"{words}; {target.going_on}" if begun else words) from error
 
-    def _begin_or_resume(self) -> None:
-        """Load the plan of an earlier run, or begin with an empty folder. Raises `TargetError` for other work."""
+    def _begin_or_resume(self, old: PackPlan | None) -> None:
+        """Go on with the plan of an earlier run, or begin with an empty folder."""
         work, target = self.work, self.target
-        old = load_plan(target)
         if old is not None:
-            work.plan.check_same(old, target.partial)
             work.plan = replace(work.plan, records=old.records)
             if not target.interrupted:
                 work.require_space(target)

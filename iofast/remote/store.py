@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import os
 import random
 import time
@@ -15,7 +17,7 @@ from iofast.meter.traffic import traffic
 from iofast.remote import requests
 from iofast.remote.connection import ONCE, READ, WRITE, connect
 from iofast.remote.failures import ShortAnswerError, cause_of, failure_of
-from iofast.remote.limits import RequestLimits
+from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.upload import Upload
 from iofast.remote.urls import WEB, RemotePath
 
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ListStream, ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
+_log = logging.getLogger("iofast")
+
 _T = TypeVar("_T")
 _PAGE = 1000  # objects of a listing that arrive together; S3 lists as many per request
 _UPLOADS = 4  # parts in flight; with the next ones, an upload takes about 48 MiB of memory
 _CUT_OFF = ("read", "listed")  # what may end at any moment
 _GRACE = 1.0  # seconds beyond the patience, in which an attempt may still say why it failed
+_QUIET = 5.0  # seconds of failures before a warning
 _WEAK = "W/"  # begins an ETag that If-Match never matches
 
 
@@ -235,8 +240,9 @@ class Store:
 
         start, number, most, alike = time.monotonic(), 0, 0, 0  # `alike`: failures in a row of the same kind
         end = asyncio.get_running_loop().time() + self.limits.patience + _GRACE if done in _CUT_OFF else None
+        reason = "no answer in time"
         failure: IofastError = StorageError(
-            f"{self.url(key)} cannot be {done}: no answer in time, for {self.limits.patience:g} s"
+            f"{self.url(key)} cannot be {done}: {reason}, for {self.limits.patience:g} s"
         )
         while True:
             try:
@@ -248,16 +254,25 @@ class Store:
                 raise
             except (BaseError, FileNotFoundError, ValueError, ShortAnswerError) as error:
                 failure, found = failure_of(error, self.url(key), f"cannot be {done}", self.limits.patience)
+                reason = cause_of(error).reason
                 alike, most = (alike + 1 if found == most else 1), found
             wait = self.limits.wait(number, random.random())
-            is_over = time.monotonic() - start + wait > self.limits.patience
+            passed = time.monotonic() - start
+            is_over = passed + wait > self.limits.patience
             number += 1
             if alike >= most or is_over:
                 if isinstance(failure, StorageError):
                     failure.was_patient = is_over
                 raise failure  # outside of `except`, so that it does not bring obstore's error, which may have secrets
             traffic.retries += 1
+            if passed > _QUIET:
+                _warn(self.place.store, reason, int(time.monotonic() // 60))
             await asyncio.sleep(wait)
+
+
+@functools.lru_cache(maxsize=16)
+def _warn(store: str, reason: str, minute: int) -> None:  # noqa: ARG001 - of many requests one a minute is told
+    _log.warning("%s: %s; trying again (for how long: %s)", store, reason, VARIABLE)
 
 
 class _Pages:

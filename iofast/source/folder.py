@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -50,11 +51,11 @@ class FolderReader(Reader):
         self.root = os.path.abspath(root)
         self._index: FolderIndex | None = open_index(self.root)
         for warning in self._index.source.warnings:
-            _log.warning("%s: %s", self.root, warning)
+            _warn(f"{self.root}: {warning}")
         if len(unread := np.flatnonzero((self._index.times == 0) & (self._index.size == 0))):
             path = os.path.join(os.fsencode(self._index.source.root), self._index.source.paths[int(unread[0])])
-            found = (self.root, len(unread), printable(path), instead_of(path))
-            _log.warning("%s: files that cannot be read: %d, such as %s%s", *found)
+            example = f"{printable(path)}{instead_of(path)}"
+            _warn(f"{self.root}: files that cannot be read: {len(unread)}, such as {example}")
         self._permits = deque(range(bounded(MAX_DESCRIPTORS)))
         self.manifest = _manifest(self._index)
 
@@ -194,6 +195,12 @@ class FolderReader(Reader):
         label = source.label(index)
         labels = {LABEL_FIELD: b"%d" % label} if label >= 0 else {}
         return {JSON_FIELD: about.encode(), **labels, **source.extra(index)}
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Log a warning, once in a process: a folder is often opened for each split, and by each step of packing."""
+    _log.warning("%s", message)
 
 
 def _manifest(index: FolderIndex) -> Manifest:

@@ -85,7 +85,8 @@ def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callabl
     for row, (value, kind) in enumerate(cells):
         text = value.strip().removesuffix(b".0") if kind == JSON else value.strip()
         if kind == BYTES or (kind == JSON and not _WHOLE.fullmatch(text)):
-            fail(row, "the label is neither text nor an integer")
+            found = "bytes" if kind == BYTES else text.decode(errors="replace")
+            fail(row, f"the label must be text or an integer, found {found:.80}")
         values.append(known.setdefault(text, text))
     given = set(known)
     absent = {value for value in given if not value or value.lower() == b"nan"}

@@ -240,7 +240,8 @@ def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> 
         raise SourceMissingError(f"source not found: {path}")
     if path.suffix.lower() in SUFFIXES:
         return read_manifest(path, options)
-    raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)})")
+    packed = "; unpack the archive first" if path.suffix.lower() in (".zip", ".rar", ".7z") else ""
+    raise SourceError(f"source {path} is neither a folder nor a manifest ({', '.join(SUFFIXES)}){packed}")
 
 
 def _scan_url(url: str, options: SourceOptions) -> Listing:

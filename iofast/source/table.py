@@ -214,7 +214,9 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         if text.isspace():
             continue
         try:
-            values = _decode(text.decode("utf-8", "surrogatepass"))
+            values = _decode(text.rstrip().decode("utf-8", "surrogatepass"))
+        except json.JSONDecodeError as error:
+            fail(path, line, f"not a JSON object: {error.msg} at column {error.colno}")
         except (ValueError, RecursionError) as error:
             fail(path, line, f"not a JSON object: {error}")
         if not isinstance(values, dict):

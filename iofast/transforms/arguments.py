@@ -73,7 +73,9 @@ def numbers(*counts: int) -> Check:
         except (TypeError, ValueError):
             found = ()
         if len(found) not in counts or not all(map(math.isfinite, found)):
-            raise OptionError(f"{name} must be {' or '.join(map(str, counts))} finite numbers, found {values!r}")
+            raise OptionError(
+                f"{name} must be a list of {' or '.join(map(str, counts))} finite numbers, found {values!r}"
+            )
         return found
 
     return check

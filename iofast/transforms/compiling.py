@@ -91,7 +91,8 @@ def _view(name: str, count: int | None, pipeline: Pipeline) -> View:
 def _listed(transforms: Iterable[Transform] | None) -> list[Transform]:
     if transforms is None:
         return []
-    if not isinstance(transforms, Iterable) or not getattr(transforms, "shape", True):  # a zero-dimensional array
+    # a text, or a zero-dimensional array
+    if not isinstance(transforms, Iterable) or isinstance(transforms, str) or not getattr(transforms, "shape", True):
         raise OptionError(
             f"transform must be a list such as T.train(224), found {shown(transforms)}{_advice(transforms)}"
         )
@@ -118,6 +119,8 @@ def _named(transform: object) -> str:
 def _advice(transform: object) -> str:
     """What to use instead of a transform that is not ours: the end of a message."""
     name = type(transform).__name__
+    if isinstance(transform, Transform):
+        return f"; write [{name}(…)]"
     if isinstance(transform, type) and issubclass(transform, Transform):
         return f"; write {transform.__name__}(…)"
     if name in sys.modules[__package__].__all__:

@@ -227,9 +227,10 @@ def plain(path: Path, **fields: object) -> Path:
     return path
 
 
-def test_normalisation_is_undone(tmp_path: Path) -> None:
+def test_normalisation_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sheet = view(plain(tmp_path / "set.lmdb"), "train(32)", "--size", 32)
     assert (abs(sheet[MARGIN : MARGIN + 32, MARGIN : MARGIN + 32] - GRAY) <= 1).all()
+    assert caplog.messages == []  # such as that there are no labels
 
 
 def test_views_are_side_by_side_in_proportion(tmp_path: Path) -> None:

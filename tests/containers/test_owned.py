@@ -230,4 +230,7 @@ class TestWriting:
 
         with pytest.raises(ContainerError):
             write()
+        with pytest.raises(FileNotFoundError) as caught, owned.writing(shared / "gone" / "x"):
+            pass
+        assert caught.value.filename == str(shared / "gone" / "x")
         assert [(path.name, path.read_text()) for path in shared.iterdir()] == [("thesis.txt", "precious")]

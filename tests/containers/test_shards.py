@@ -50,6 +50,8 @@ def test_globs_are_sorted_and_must_match(tmp_path: Path) -> None:
     assert found == ["b-1.tar", "a-10.tar", "a-2.tar"]
     with pytest.raises(SourceError, match=r"no file matches .*c-\*\.tar"):
         expand(f"{tmp_path}/c-*.tar")
+    with pytest.raises(OptionError, match=r"names in a store are not searched: expected braces"):
+        expand("s3://bucket/c-*.tar")
     assert is_pattern(f"{tmp_path}/*.tar")
     assert not is_pattern(f"{tmp_path}/[x].tar")  # it is there
 

@@ -62,7 +62,7 @@ def claimed(shape: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "payload", "message"),
     [
-        ("json", b"{", "field json: Expecting"),
+        ("json", b"{", "field json: not JSON: Expecting"),
         ("a.json", b'"\xff"', "field a.json: .*utf-8"),
         ("a.json", b"1" * 5000, "field a.json: "),
         ("txt", b"\xc3\x28", "field txt: .*utf-8"),

@@ -57,7 +57,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 41, "drop_last": True}, "drop_last=True leaves no batch: 40 samples"),
     ({"batch_size": 14, "drop_last": True, "rank": 0, "world_size": 3}, "drop_last=True leaves no batch: 40 samples"),
     ({"transform": [T.RandomHorizontalFlip(), T.RandomResizedCrop(8)]}, "^RandomResizedCrop.* cannot follow"),
-    ({"transform": T.RandomResizedCrop(8)}, "transform must be a list"),
+    ({"transform": T.RandomResizedCrop(8)}, r"transform must be a list .*; write \[RandomResizedCrop\(…\)\]$"),
+    ({"transform": "train"}, "transform must be a list .* found 'train'$"),
     ({"transform": [torch.nn.Identity()]}, "^torch.nn.modules.linear.Identity is no transform of iofast"),
     # options that do not go together
     ({"output": "numpy", "dtype": torch.bfloat16, "transform": CROP}, "found dtype=torch.bfloat16"),

@@ -151,13 +151,18 @@ class TestFunctions:
         with pytest.raises(error, match=message):
             list(make(FastDataset(path), map_sample=lambda sample, rng: change(sample), on_error="drop"))
 
-    def test_float_images_and_pixel_operations_do_not_go_together(self, path: Path) -> None:
+    def test_other_images_and_pixel_operations_do_not_go_together(self, path: Path) -> None:
         def floats(sample: Sample, rng: np.random.Generator) -> Sample:
             del rng
             return sample | {"image": sample["image"].float()}
 
-        with pytest.raises(OptionError, match=r"images of map_sample must stay uint8 .*found torch\.float32"):
-            list(make(FastDataset(path), map_sample=floats, transform=T.train(24), dtype=torch.float32))
+        def last(sample: Sample, rng: np.random.Generator) -> Sample:
+            del rng
+            return sample | {"image": sample["image"].permute(1, 2, 0)}
+
+        for change, found in ((floats, r"torch\.float32"), (last, r"torch\.uint8 \(24, 24, 3\)")):
+            with pytest.raises(OptionError, match=r"images of map_sample must stay uint8 .*found " + found):
+                list(make(FastDataset(path), map_sample=change, transform=T.train(24), dtype=torch.float32))
         (images, _), *_ = make(FastDataset(path), map_sample=floats)
         assert images.dtype == torch.float32
 

@@ -256,7 +256,7 @@ def test_other_work_is_refused_and_damaged_work_begun_anew(source: Path, tmp_pat
     (tmp_path / "out.tar.partial" / "plan.json").write_text("{")
     assert convert(source, target, shard_size=20_000).resumed == 0
     interrupt_pack(source, mine, 5, resize=16)
-    with pytest.raises(TargetError, match="holds the work of a run with"):
+    with pytest.raises(TargetError, match=r"the work of a run with .*: give that command [\w ,]+ to start anew$"):
         convert(source, mine)
 
 

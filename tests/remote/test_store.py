@@ -14,6 +14,7 @@ from object_store import ENVIRONMENT, Bucket, free_port, served
 
 from iofast.errors import ObjectConflictError, ObjectMissingError, OptionError, SourceError, StorageError
 from iofast.packing import pack
+from iofast.remote import store as store_module
 from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
 from iofast.source.scan import scan
@@ -121,8 +122,15 @@ def test_a_pickled_store_has_no_secret(store: Store, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_plain_http_is_for_loopback(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, endpoint: str, variables: dict[str, str], refused: bool
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    endpoint: str,
+    variables: dict[str, str],
+    refused: bool,
 ) -> None:
+    monkeypatch.setattr(store_module, "_QUIET", 0)
+    store_module._warn.cache_clear()
     monkeypatch.setenv(VARIABLE, "connect=1,patience=0.2")
     for name, value in {"AWS_ENDPOINT_URL": endpoint, **variables}.items():
         monkeypatch.setenv(name, value)
@@ -130,6 +138,8 @@ def test_plain_http_is_for_loopback(
         OptionError if refused else StorageError, match="plain HTTP" if refused else "connection refused"
     ):
         Store.of("s3://bucket").get("x")
+    told = f"s3://bucket: connection refused; trying again (for how long: {VARIABLE})"
+    assert caplog.messages == ([] if refused else [told])
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:

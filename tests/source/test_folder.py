@@ -184,7 +184,7 @@ def test_the_second_opening_finds_the_index(root: Path, builds: list[object], ca
     assert not list(cache.glob("*.tmp"))
 
 
-def test_files_added_and_removed_are_noticed(root: Path) -> None:
+def test_files_added_and_removed_are_noticed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = FolderReader(root)
     (root / "dog" / "0.jpg").write_bytes(image(9, 9))
     after = FolderReader(root)
@@ -199,6 +199,7 @@ def test_files_added_and_removed_are_noticed(root: Path) -> None:
     (root / "cow").rmdir()
     settle(root)
     assert FolderReader(root).manifest.classes == ("cat", "dog")
+    assert [text for text in caplog.messages if "without images: cow" in text] == caplog.messages[:1]  # once
 
 
 def test_an_index_from_just_after_a_change_is_not_trusted(root: Path, builds: list[object]) -> None:

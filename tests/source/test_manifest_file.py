@@ -249,15 +249,15 @@ BAD = [
     ("m.csv", "path,a..b\n1.jpg,x\n", r"column 'a\.\.b' cannot become a field: field name 'a\.\.b'"),
     ("m.csv", "path,Note,note\n1.jpg,x,y\n", r"columns Note, note would both become the field 'note\.txt'"),
     ("m.jsonl", '{"path": "1.jpg"}\n[1]\n', "line 2: expected a JSON object, found list"),
-    ("m.jsonl", '{"path": "1.jpg"}\n\n{"path": }\n', "line 3: not a JSON object: Expecting value"),
+    ("m.jsonl", '{"path": "1.jpg"}\n\n{"path": }\n', "line 3: not a JSON object: Expecting value at column 10$"),
     ("m.jsonl", b'{"path": "\xff"}\n', "line 1: not a JSON object"),
     ("m.jsonl", '{"path": "1.jpg", "x": NaN}\n', "line 1: not a JSON object: NaN is not JSON"),
     ("m.jsonl", '{"path": "\\ud800"}\n', "line 1: column 'path': 'utf-8' codec can't encode"),
     ("m.jsonl", "[" * 100_000 + "\n", "line 1: not a JSON object: maximum recursion"),
     ("m.jsonl", '{"path": 3}\n', "line 1: the path is not text"),
     ("m.jsonl", '{"path": "a"}\n{"label": 3}\n', "line 2: the path is empty"),
-    ("m.jsonl", '{"path": "a", "label": true}\n', "line 1: the label is neither text nor an integer"),
-    ("m.jsonl", '{"path": "a", "label": 1.5}\n', "line 1: the label is neither text nor an integer"),
+    ("m.jsonl", '{"path": "a", "label": true}\n', "line 1: the label must be text or an integer, found true"),
+    ("m.jsonl", '{"path": "a", "label": [1, 2]}\n', r"line 1: the label must be text or an integer, found \[1, 2\]"),
     ("m.parquet", b"PAR1 but no more", "is not a Parquet file that can be read|needs pyarrow"),
 ]
 

@@ -162,7 +162,9 @@ def test_missing_root_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source not found: .*gone"):
         scan(tmp_path / "gone")
     (tmp_path / "x.zip").write_bytes(b"")
-    with pytest.raises(SourceError, match=r"neither .* nor a manifest \(\.csv, \.tsv, \.txt, \.jsonl, \.parquet\)"):
+    with pytest.raises(
+        SourceError, match=r"neither .* nor a manifest \(\.csv, \.tsv, \.txt, \.jsonl, \.parquet\); unpack"
+    ):
         scan(tmp_path / "x.zip")
     for name in ("train.tar", "x-{000..003}.tar", "x.lmdb", "x.tfrecord"):
         with pytest.raises(SourceError, match=rf"{re.escape(name)} is a container, expected a .*open_reader"):
