@@ -14,7 +14,8 @@ _PART = 65_519  # bytes of a profile in one segment
 
 def profile(data: bytes) -> bytes:
     """Return the colour profile of a JPEG, joined from its segments; b"" if it has none or a segment is missing."""
-    parts = sorted(bytes(body) for marker, body, _ in _segments(data) if marker == _APP2 and body[:12] == _PROFILE)
+    bodies = (data[start:end] for marker, start, end in _segments(data) if marker == _APP2)
+    parts = sorted(body for body in bodies if body[:12] == _PROFILE)
     if not parts or len(parts[0]) < 14 or len(parts) != parts[0][13]:
         return b""
     return b"".join(part[14:] for part in parts)
@@ -41,11 +42,11 @@ def header_size(data: bytes) -> int:
     return max((end for _, _, end in _segments(data)), default=2)
 
 
-def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
-    """Yield marker, body and end of each whole segment before the first scan."""
-    view, at = memoryview(data), 2
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the marker of each whole segment before the first scan, and where its body begins and ends."""
+    at = 2
     while at + 4 <= len(data):
-        marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        marker, size = data[at + 1], data[at + 2] << 8 | data[at + 3]
         if data[at] != 0xFF or marker == 0xFF:  # garbage between segments, or a fill byte
             at += 1
         elif marker in _BARE:
@@ -54,5 +55,5 @@ def _segments(data: bytes) -> Iterator[tuple[int, memoryview, int]]:
             return
         else:
             if at + 2 + size <= len(data):
-                yield marker, view[at + 4 : at + 2 + size], at + 2 + size
+                yield marker, at + 4, at + 2 + size
             at += 2 + size

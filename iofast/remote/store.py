@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ListStream, ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
-_log = logging.getLogger("iofast")
-
 _T = TypeVar("_T")
 _PAGE = 1000  # objects of a listing that arrive together; S3 lists as many per request
 _UPLOADS = 4  # parts in flight; with the next ones, an upload takes about 48 MiB of memory
 _CUT_OFF = ("read", "listed")  # what may end at any moment
 _GRACE = 1.0  # seconds beyond the patience, in which an attempt may still say why it failed
 _QUIET = 5.0  # seconds of failures before a warning
-_WEAK = "W/"  # begins an ETag that If-Match never matches
 
 
 class ObjectInfo(NamedTuple):
@@ -160,7 +157,7 @@ class Store:
 
         begun = time.monotonic()
         conditions: GetOptions = {} if span is None else {"range": span}
-        if etag and not etag.startswith((_WEAK, _CHANGED)):
+        if etag and not etag.startswith(("W/", _CHANGED)):  # If-Match never matches a weak one
             conditions["if_match"] = etag
         result = await obstore.get_async(self._connected(READ), self._key(key), options=conditions)
         found, size = _version(result.meta), result.meta["size"]
@@ -241,9 +238,8 @@ class Store:
         start, number, most, alike = time.monotonic(), 0, 0, 0  # `alike`: failures in a row of the same kind
         end = asyncio.get_running_loop().time() + self.limits.patience + _GRACE if done in _CUT_OFF else None
         reason = "no answer in time"
-        failure: IofastError = StorageError(
-            f"{self.url(key)} cannot be {done}: {reason}, for {self.limits.patience:g} s"
-        )
+        text = f"{self.url(key)} cannot be {done}: {reason}, for {self.limits.patience:g} s"
+        failure: IofastError = StorageError(text)
         while True:
             try:
                 async with asyncio.timeout_at(end):
@@ -257,8 +253,7 @@ class Store:
                 reason = cause_of(error).reason
                 alike, most = (alike + 1 if found == most else 1), found
             wait = self.limits.wait(number, random.random())
-            passed = time.monotonic() - start
-            is_over = passed + wait > self.limits.patience
+            is_over = (passed := time.monotonic() - start) + wait > self.limits.patience
             number += 1
             if alike >= most or is_over:
                 if isinstance(failure, StorageError):
@@ -272,7 +267,7 @@ class Store:
 
 @functools.lru_cache(maxsize=16)
 def _warn(store: str, reason: str, minute: int) -> None:  # noqa: ARG001 - of many requests one a minute is told
-    _log.warning("%s: %s; trying again (for how long: %s)", store, reason, VARIABLE)
+    logging.getLogger("iofast").warning("%s: %s; trying again (for how long: %s)", store, reason, VARIABLE)
 
 
 class _Pages:

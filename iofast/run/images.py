@@ -275,7 +275,8 @@ def _plan(data: bytes) -> Plan | None:
         return None
     if header.format != "jpeg" or header.components not in (1, 3):
         return None
-    if _MPF in data or not (data.endswith(markers.END) or markers.has_end(data)):
+    behind = markers.header_size(data)
+    if data.find(_MPF, 0, behind) >= 0 or data.rfind(markers.END, behind) < 0:
         return None
     size = header.width, header.height  # Pillow's is of the stored pixels
     return Plan.whole("L" if header.components == 1 else "RGB", size[::-1] if header.orientation in TURNED else size)

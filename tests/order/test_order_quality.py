@@ -71,5 +71,5 @@ def test_ten_billion_samples_take_no_more_memory_than_ten(mode: Mode) -> None:
 
     start(10)  # what Python keeps of the first call
     (little, _), (much, peak) = start(10), start(10**10)
-    assert abs(much - little) <= 1024  # a few longer integers; a table would be gigabytes
+    assert abs(much - little) <= 64 << 10  # longer integers, other threads; a table would be gigabytes
     assert peak < 640 << 10
