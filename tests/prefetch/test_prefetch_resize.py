@@ -203,4 +203,4 @@ def test_ctrl_c_between_any_two_lines_loses_no_number() -> None:
     assert sent[0] > 20
     assert results == sorted(set(results))
     assert 3000 - sent[0] <= len(results) <= 3000
-    assert workers() == 0
+    assert eventually(lambda: workers() == 0)  # a Ctrl-C may end the wait for the threads
