@@ -6,7 +6,7 @@ python -m benchmarks.bench_load [--part load|cold|recipes ...] [--photos FOLDER]
               originals, beside DataLoaders with simplejpeg + cv2 and with Pillow, and beside limits: libjpeg-turbo
               alone, the resampler alone, Python
     cold      what is not in the page cache, from a slow disk and from the disk as it is
-    recipes   what augmentation costs, beside torchvision v2, and each operation alone
+    recipes   what augmentation costs, and one operation beside other libraries'
 
 Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders run in turn. Plain files hold the same
 coefficients as the container's, without markers and with the standard Huffman tables.

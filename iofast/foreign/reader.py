@@ -56,7 +56,7 @@ class ForeignReader(FilesReader):
 
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """See `Reader.locate`. Raises `KeyError` for fields that are in no file: use `values` or `view` for them."""
-        if field in self.unplaced and field in self.manifest.fields:
+        if self._is_made(field):
             raise KeyError(f"{self.path}: field {field!r} lies in no file")
         return self._located(self._named(field), indices)
 
@@ -66,7 +66,7 @@ class ForeignReader(FilesReader):
     def _values(
         self, indices: NDArray[np.int64], field: str | None, check: bool, wrong: Failures
     ) -> list[bytes | None]:
-        if field in self.unplaced and field in self.manifest.fields:
+        if self._is_made(field):
             index, rows = self._open(), dense(indices, len(self), self.path).tolist()
             return [self._unplaced_fields(index, row).get(str(field)) for row in rows]
         return super()._values(indices, field, check, wrong)
@@ -117,6 +117,10 @@ class ForeignReader(FilesReader):
         columns = {name: index.arrays[name][indices] for name in names}
         located, _ = locate_in(columns, fields, indices, index.files_of(indices))
         return located if self.format.has_checksums else located._replace(crc=None)
+
+    def _is_made(self, field: str | None) -> bool:
+        """Whether a field is made from the index."""
+        return field in self.unplaced and field in self.manifest.fields
 
     def _unplaced_fields(self, index: ForeignIndex, row: int) -> dict[str, bytes]:
         """The fields of one record that are made from the index."""

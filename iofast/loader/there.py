@@ -80,11 +80,10 @@ class SentJpegs(There):
         from iofast.gpu import jpegs
 
         context, source, rows, _ = wanted
-        some, status = slice(int(rows[0]), int(rows[-1]) + 1), np.zeros(len(rows), np.int32)
+        some, unread = slice(int(rows[0]), int(rows[-1]) + 1), np.zeros(len(rows), np.int32)
         places, arena = self._places[some.start : some.stop + 1], self.here[0].numpy()
-        jpegs.read(context, source, jpegs.Records(arena, places, self._array, self.files[some], status))
-        left = np.flatnonzero(self.placed(rows)[0]["refused"])
-        status[:] = 0
+        jpegs.read(context, source, jpegs.Records(arena, places, self._array, self.files[some], unread))
+        status, left = np.zeros(len(rows), np.int32), np.flatnonzero(self.placed(rows)[0]["refused"])
         if len(left):
             status[left] = self.decode_again(wanted._replace(source=source.rows(left), rows=rows[left]))
         return status

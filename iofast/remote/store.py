@@ -266,7 +266,7 @@ class Store:
 
 
 @functools.lru_cache(maxsize=16)
-def _warn(store: str, reason: str, minute: int) -> None:  # noqa: ARG001 - of many requests one a minute is told
+def _warn(store: str, reason: str, minute: int) -> None:  # noqa: ARG001 - the cache makes it one a minute
     logging.getLogger("iofast").warning("%s: %s; trying again (for how long: %s)", store, reason, VARIABLE)
 
 

@@ -39,7 +39,7 @@ while not seen and time.monotonic() < end: time.sleep(0.01)
 time.sleep(0.3)
 print("seen", *map(int, seen), flush=True)
 """
-# Takes prctl's place: writes down who allowed whom.
+# In the place of prctl: each call becomes a line, with the process that may be traced and its tracer.
 PRCTL = """
 #include <stdio.h>
 #include <stdlib.h>

@@ -295,6 +295,6 @@ def _report(results: list[Result]) -> list[str]:
         f"- {len(results)} epochs of {', '.join(CONTAINERS)} in the orders {', '.join(ORDERS)} with caches of "
         f"{', '.join(dict.fromkeys(CACHES))}: batches before an error were the local ones, ids and SHA-256 of pixels",
         f"- after each a second process with the same cache and a healthy store: {len(results)} times the local pixels",
-        f"- with a patience of {PATIENCE:g} s, a store that failed for good was an error after {late:.1f} s or less",
+        f"- a store that failed for good became an error within {late:.1f} s (patience {PATIENCE:g} s)",
         f"- no process took longer than {LONGEST:g} s",
     ]
