@@ -17,8 +17,6 @@ after each part, with what could not be measured and why. `tools/gpu_session.sh`
 lacks.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -5,8 +5,6 @@ times the kernel by its own clock, on one thread: read, check, scan, splice, ent
 resample (with the store into the batch). All rows run in turn, and the least of several passes counts.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from unittest.mock import patch

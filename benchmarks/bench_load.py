@@ -12,8 +12,6 @@ Photographs are packed with `iofast pack --resize 256 --quality 90`; contenders 
 coefficients as the container's, without markers and with the standard Huffman tables.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import struct

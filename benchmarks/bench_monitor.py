@@ -12,8 +12,6 @@ gRPC need pyzmq and grpcio. A run that other programs disturbed is repeated up t
 runs are only judged again.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ python -m benchmarks.bench_pack [--part pack|scan|scale ...] [--photos FOLDER] [
 Photographs come from the page cache.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -9,8 +9,6 @@ them on loopback by a web server in a process of its own. In turn, whole epochs 
     cold            an epoch with an empty cache, from opening the dataset on, at the same latency and rate
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

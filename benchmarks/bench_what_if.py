@@ -10,8 +10,6 @@ step is known. The model was made with "tune"; "final" has other sizes, seeds an
 About 25 seconds a run, 40 minutes a split; with --resume earlier runs are read.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Photographs that benchmarks work on: given ones or sample images, linked as often as needed, and packed."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

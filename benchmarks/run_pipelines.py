@@ -9,8 +9,6 @@ are named after the scripts that have them: torchvision's references with their 
 models, timm's train.py, "evaluation" of the one before, Pillow "by hand".
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

@@ -3,8 +3,6 @@
 The limit needs root. Control groups of version 1 (`blkio`) and of version 2 (`io`, where the root group hands it down).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -17,8 +17,6 @@ loader can decode, so they are replaced by the JPEGs that DLIO makes. DLIO gives
 `AU` in its report is the share of time in which its emulated accelerator had a batch.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,8 +11,6 @@ COCO's run lengths of crowds, which keep their own size. Boxes and polygons are 
 `captions.json` is a list of texts. The categories' names stand in the manifest's recipe.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import defaultdict

@@ -5,8 +5,6 @@
 A part whose worker is lost is packed by another one. Without --scheduler Dask runs on this machine.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

@@ -5,8 +5,6 @@
 Spark packs a part again on another executor if one is lost. `python` instead of `spark-submit` runs on this machine.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

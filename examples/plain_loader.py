@@ -6,8 +6,6 @@ It trains on the folder `images` (a folder for each class) for a minute, and pri
 small on purpose: it stands for a fast GPU beside few processor cores.
 """
 
-from __future__ import annotations
-
 import os
 from itertools import chain, repeat
 from pathlib import Path

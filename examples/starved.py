@@ -8,8 +8,6 @@
 The network is small on purpose: it stands for a fast GPU beside few processor cores.
 """
 
-from __future__ import annotations
-
 import argparse
 from itertools import chain, islice, repeat
 from time import perf_counter

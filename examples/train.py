@@ -8,8 +8,6 @@ Runs on a GPU in bfloat16, or on the CPU. Evaluates after each epoch if the set 
 optimizer and epoch.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -8,8 +8,6 @@
 and its batches are on the device: prepare returns it unchanged. `register_for_checkpointing` saves its state.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -8,8 +8,6 @@ For code that needs a DataLoader, or has transforms of its own: any callable on 
 FastLoader does the same work faster, and needs no worker processes.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from pathlib import Path

@@ -17,8 +17,6 @@ With --groups each node reads only its own ranges of the set. If four nodes are 
 command, but with `--nnodes 4` and `--resume`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

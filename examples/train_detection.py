@@ -9,8 +9,6 @@ their objects; boxes outside the crop are removed, with their classes. torchvisi
 here needs only torch: for each place of a coarse grid it predicts the class and the distances of the edges.
 """
 
-from __future__ import annotations
-
 import argparse
 from itertools import chain, islice, repeat
 from typing import Any

@@ -9,8 +9,6 @@ student gets all crops, the teacher the large ones; the student learns the teach
 teacher is the student's moving average.
 """
 
-from __future__ import annotations
-
 import argparse
 from copy import deepcopy
 from itertools import chain, islice, repeat

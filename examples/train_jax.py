@@ -8,8 +8,6 @@ The loader decodes, crops and normalises on the CPU, and gives NumPy arrays. The
 memory, so that JAX's usual (N, H, W, 3) is a view.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -9,8 +9,6 @@ its rank itself. So make it in `train_dataloader()`, which is called when the ra
 with `loader.sampler.set_epoch`, so `limit_train_batches` keeps the ranks in step.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -8,8 +8,6 @@ The transform is torchvision's of references/segmentation. The mask of a crop is
 loss ignores. Evaluates on the split val, or on the training images without one.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

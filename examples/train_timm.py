@@ -10,8 +10,6 @@ FastLoader replaces `create_loader`, with the work of timm's transform, collate 
 `enumerate(loader, start=loader.batch)`.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

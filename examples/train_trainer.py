@@ -9,8 +9,6 @@ unchanged. On a resume it would make and skip all batches before the checkpoint;
 the callback restores the loader's state instead.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A check takes "Class: field" and a value. It returns the value's normal form or raises `OptionError`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index

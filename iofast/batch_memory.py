@@ -7,8 +7,6 @@ When a tensor dies, only built-in functions run: a Ctrl-C within a Python callba
 batches that hit one Ctrl-C in forty.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import math

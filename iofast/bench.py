@@ -4,8 +4,6 @@ All measurements use the same images and crops. Each round runs all of them in t
 machine affects all alike.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

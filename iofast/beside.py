@@ -1,7 +1,5 @@
 """A step of training beside a loader: how much longer it takes than with a batch that stays on the device."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator

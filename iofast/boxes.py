@@ -7,8 +7,6 @@ LEFT TOP       the corner of the output window in that
 A box of zeros stands for an image of unknown size; the kernel then reports what is wrong with it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

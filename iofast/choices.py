@@ -4,8 +4,6 @@ There is no state that advances. A sample's numbers do not depend on its batch, 
 earlier draws. Exact resume and equal pixels on any number of ranks follow from this.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -4,8 +4,6 @@
 130 interrupted with Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import codecs
 import io

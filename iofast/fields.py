@@ -4,8 +4,6 @@ The last part of a field's name is its type, as in WebDataset: `boxes.json`, `se
 trusted: nothing is unpickled, and sizes are checked before memory is allocated.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence

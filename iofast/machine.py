@@ -3,8 +3,6 @@
 Ranks on one machine share its cores, so the variables of launchers are read here too.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Keyword arguments, docstrings, `--help` and the tables in the documentation are derived from these fields.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

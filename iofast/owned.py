@@ -4,8 +4,6 @@ In a shared folder (/tmp) another user may have made the folder that we expect. 
 this user and nobody else may write to it. Root is a user like any other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -3,8 +3,6 @@
 This module enforces the rules of docs/format.md for keys and fields.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

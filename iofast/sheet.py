@@ -1,7 +1,5 @@
 """Contact sheets: some records of a container in one picture, upright, with labels, masks and boxes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Fill the cache of stored objects ahead of a run, and look after it and the copies of Parquet files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """For every test: no trace outside the temporary folder, markers, hypothesis without a clock."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Virtual environments of other programs, made when they are first used, with the versions that a table names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

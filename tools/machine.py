@@ -1,7 +1,5 @@
 """The machine, the versions and the commit that a result was measured on."""
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 import os

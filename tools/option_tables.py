@@ -3,8 +3,6 @@
 python -m tools.option_tables    # rewrites what lies between `<!-- options: NAME -->` and `<!-- end of options -->`
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `augmented` does what torchvision's RandomResizedCrop, RandomHorizontalFlip and PILToTensor do, without torchvision.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

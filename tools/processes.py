@@ -1,7 +1,5 @@
 """Processes that the tools and benchmarks start, and their memory."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """The changelog's part of a version: `python -m tools.release_notes v1.2.0`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ Writes DST/train/<class>/*.jpg and DST/val/<class>/*.jpg: about 500 x 375 pixels
 a few with an EXIF orientation, progressive or gray, as in folders of photographs. The same seed makes the same images.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

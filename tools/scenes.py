@@ -5,8 +5,6 @@ scene, lit from a side and seen by a camera with noise; so JPEGs of them have th
 cost of photographs. The classes differ in structure; light, colours and framing vary inside each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ folder leads to a list of its files. mkdocs runs in an environment of its own, a
 iofast, so torch is not needed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@
 Runs from any folder, without a checkout, and imports nothing but what the wheel asks for.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

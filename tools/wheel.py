@@ -9,8 +9,6 @@ its extra `dev`, in a mount namespace in which every libjpeg of the system is an
 namespaces.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

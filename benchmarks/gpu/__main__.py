@@ -1,7 +1,5 @@
 """One part, in this process: python -m benchmarks.gpu PART --data FOLDER --log FILE."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """Any work on pixels, with any numbers: whether two ways to do it give the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

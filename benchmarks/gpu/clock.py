@@ -1,7 +1,5 @@
 """Time on a device: of one call by the device's own clock, of many by the wall's, of a loop over batches."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable

@@ -9,8 +9,6 @@ small.lmdb     pixels, 32 x 32
 Each is made by itself, so that parts which need no photographs run without them.
 """
 
-from __future__ import annotations
-
 import io
 import time
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """How many images a second are decoded, cropped and resized: by the CPU's kernel, the GPU, and other libraries?"""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

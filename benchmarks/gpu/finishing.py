@@ -1,7 +1,5 @@
 """How long does the device take to decode a batch of JPEGs in its memory, and to finish decoded images?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The surroundings of a part: its data, its device, its time, and its log."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable

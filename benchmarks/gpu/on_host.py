@@ -1,7 +1,5 @@
 """The device's code, built for the host and run there: each thread of a stage is a turn of a loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

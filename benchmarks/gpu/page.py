@@ -1,7 +1,5 @@
 """The page of a GPU: goals and results, every figure, and what could not be measured."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator, Mapping

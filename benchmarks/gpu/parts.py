@@ -1,7 +1,5 @@
 """The parts, in their order, and how long each may take."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Are the pixels that the device makes those of the CPU kernel, bit for bit?"""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures and what could not be measured, written line by line, so that an interrupted part loses nothing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

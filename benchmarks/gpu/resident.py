@@ -1,7 +1,5 @@
 """A dataset in the device's memory: images of CIFAR's size, cropped, flipped and normalised there."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Is a batch ever wrong while the stream lags behind and memory changes hands all the time?"""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

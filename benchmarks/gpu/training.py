@@ -1,7 +1,5 @@
 """How many images a second reach a training loop, and how long does its step wait for them?"""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

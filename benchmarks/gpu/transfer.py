@@ -1,7 +1,5 @@
 """Do batches arrive before a step of 5 ms needs them?"""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

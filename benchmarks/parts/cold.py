@@ -10,8 +10,6 @@ Each on the disk as it is, and limited to 50 MB/s by a control group, which need
 asking for its first batch to the last one. Bytes a second are those of payloads, with the device's bytes for each.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

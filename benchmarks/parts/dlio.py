@@ -9,8 +9,6 @@ the stall must equal 1 - AU. How to install DLIO is in examples/dlio_loader.py; 
 minute a configuration, nine in all, and one to write 220 MB of pictures.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Every record's image is the same JPEG at the start of its shard, which is written only into the shards that are read.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -4,8 +4,6 @@ Whole epochs from the page cache in two threads. Then ColorJitter by other libra
 calls. Whole recipes of others are in `benchmarks.rivals`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec

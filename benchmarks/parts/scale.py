@@ -9,8 +9,6 @@ Sets of 10^8 and 10^9 images have shards that are sparse files (`large_sets`, 6 
 batch of a shuffled epoch, and all labels.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import statistics

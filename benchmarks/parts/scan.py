@@ -5,8 +5,6 @@ are listed in fresh processes, sorting included. Memory is what belongs to the p
 of files: its peak, and what it keeps. The whole part takes half an hour and 20 GB of disk.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The loaders that iofast is compared with, as their users write them. All give uint8 batches of (N, 3, 224, 224)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

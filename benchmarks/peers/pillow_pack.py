@@ -3,8 +3,6 @@ every image of SRC to a short side of 256 with the filter that iofast uses by de
 under DST. It builds no container, checks nothing and writes no index: less than `iofast pack` does.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from multiprocessing import Pool

@@ -1,7 +1,5 @@
 """torchvision v2, for the comparisons with it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -9,8 +9,6 @@ processors to other machines is repeated. Environments are made under build/riva
 gigabytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the contenders have to do: a table of the page each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """The rivals: their environments, scripts and cases."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

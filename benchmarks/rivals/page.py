@@ -1,7 +1,5 @@
 """The page of figures: a table for each case, and what was asked."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any

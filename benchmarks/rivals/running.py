@@ -1,7 +1,5 @@
 """A contender's process: it is stopped between its turns, so that only one of them works at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ that: the timeline follows from the launches alone, however late this process wa
 timeline, pairs of monotonic nanoseconds; the stand-in NVML reads the busy share of each period from `FOLDER/ring.bin`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

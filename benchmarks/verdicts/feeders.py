@@ -6,8 +6,6 @@ Each is an endless iterable of batches. ZeroMQ and gRPC need their libraries; th
 same place, in a generator's call of a C function.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import importlib

@@ -5,8 +5,6 @@
 A process of its own, because the stand-in NVML is found by its environment. `FILE` gets an `Observation` as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

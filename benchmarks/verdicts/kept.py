@@ -1,7 +1,5 @@
 """Frozen data classes as JSON and back, by their annotations: observations of a run can be judged again later."""
 
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Mapping

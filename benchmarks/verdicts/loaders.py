@@ -1,7 +1,5 @@
 """The loader of a program, and its surroundings: a thread that pins, a control group with a quota."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

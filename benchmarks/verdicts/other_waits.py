@@ -1,7 +1,5 @@
 """Waits for anything but a batch: answers of another process, and requests."""
 
-from __future__ import annotations
-
 import multiprocessing
 import socket
 import time

@@ -7,8 +7,6 @@ It warms up, writes `DIR/ready`, trains for that long, and writes the times in n
 it; one line gives the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """Running the programs of a suite, one at a time, each watched from outside and, in a second run, inside as well."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

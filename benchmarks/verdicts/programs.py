@@ -5,8 +5,6 @@ between 5 and 10 % both verdicts and all causes are right. If a run differs from
 timelines give the right verdict (score.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Final
 

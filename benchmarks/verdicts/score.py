@@ -1,7 +1,5 @@
 """The results of a suite: each run compared with its program, and the figures with goals."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Sequence

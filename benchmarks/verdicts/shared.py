@@ -1,7 +1,5 @@
 """The memory that the training process and the simulated device share: a launch queue, counters, and a futex."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

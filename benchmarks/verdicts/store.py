@@ -5,8 +5,6 @@
 `FOLDER/port` has the port. Runs until it is terminated.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import sys

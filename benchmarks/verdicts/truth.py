@@ -3,8 +3,6 @@
 All times are monotonic nanoseconds; a set of intervals is an array of (start, end) rows, in order and apart.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

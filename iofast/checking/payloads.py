@@ -1,7 +1,5 @@
 """`PayloadCheck`: read payloads, compare them with their checksums, and decode every image, slice by slice."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The result of a verification."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

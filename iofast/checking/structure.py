@@ -1,7 +1,5 @@
 """Compare a container's index with the container: rows, keys, shards, fingerprint, and places of payloads."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`verify`: compare index, container and payloads; payloads are checked in threads."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import deque

@@ -8,8 +8,6 @@ examples:
   iofast cache clear s3://bucket/sets/     remove those whose URLs begin so
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from datetime import datetime

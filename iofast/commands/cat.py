@@ -7,8 +7,6 @@ examples:
   iofast cat out.lmdb 42 --field json | jq .path
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -12,8 +12,6 @@ examples:
 No byte of any image changes; use `iofast pack` to change images.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from iofast.commands import foreign

@@ -8,8 +8,6 @@ examples:
 Exit status: 0, or 1 if something that iofast cannot work without is missing or broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

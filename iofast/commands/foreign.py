@@ -1,7 +1,5 @@
 """`--names`, `--labels-from`: the meaning of another program's files."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@ examples:
   iofast info out.lmdb --json | jq .classes     for programs
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Command lines: wrong usage is one line with a suggestion, and messages name options as typed."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

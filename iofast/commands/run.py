@@ -12,8 +12,6 @@ The first images of every process are also made by Pillow and torch; if any valu
 Exit status: the program's own, 128 + n where signal n ended it; 2 wrong usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

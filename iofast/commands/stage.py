@@ -7,8 +7,6 @@ examples:
   IOFAST_CACHE=/nvme/cache iofast stage https://host/train.tar https://host/val.tar
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

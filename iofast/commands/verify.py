@@ -11,8 +11,6 @@ Goes on after errors, also if shards that iofast wrote are missing or cut off.
 Exit status: 0 all is well, 1 something is not.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

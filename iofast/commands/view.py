@@ -10,8 +10,6 @@ examples:
   iofast view out.lmdb sheet.png --transform "timm_train(224, auto_augment='rand-m9-mstd0.5-inc1')"
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import inspect

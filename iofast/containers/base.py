@@ -1,7 +1,5 @@
 """The interface of every container that is read. docs/format.md specifies it for all containers at once."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from abc import ABC, abstractmethod

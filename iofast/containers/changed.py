@@ -4,8 +4,6 @@ An image may have been rewritten in place, perhaps in a file whose size and time
 kernel compares each header with the index before it decodes (`Status.CHANGED`), and `located` is updated from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -9,8 +9,6 @@ count, offset, CRC32C]), then the arrays, each at a multiple of 64 from the star
 Only the version that wrote such a file reads it.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """A plain folder as a target: `[split]/[class]/name.jpg`, other fields beside it, original paths where safe."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

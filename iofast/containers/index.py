@@ -9,8 +9,6 @@ are checked where they are used.
 The fingerprint of a container covers keys, fields, lengths and checksums (docs/format.md 2.2).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The part of a Reader that works on the columns of an index: the same for LMDB and for sets of shards."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

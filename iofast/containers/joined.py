@@ -1,7 +1,5 @@
 """Several containers and folders read as one: their records one after another."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import unicodedata

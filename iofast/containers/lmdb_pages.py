@@ -4,8 +4,6 @@ liblmdb does not expose the offset of a value, trusts every page, and refuses to
 module returns offsets, checks every number before it follows it, and never writes.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ LMDB chooses the places of values; they are read back from the file's B-tree whe
 index is stored under reserved keys, in blocks, and the manifest last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """`<DST>.partial/`: the folder in which a target is made and from which it is published (docs/format.md section 8)."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The Reader of a set of shards that iofast wrote. Tar and TFRecord need no code of their own: the index has places."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

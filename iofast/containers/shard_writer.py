@@ -1,7 +1,5 @@
 """The Writer of a set of shards: a section is a shard. A subclass encodes one record in its format."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections import Counter

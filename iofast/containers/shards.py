@@ -3,8 +3,6 @@
 docs/format.md sections 3, 5, 6 and 8. Readers and writers of sets are in `shard_reader` and `shard_writer`.
 """
 
-from __future__ import annotations
-
 import glob
 import itertools
 import os

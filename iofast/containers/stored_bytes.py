@@ -1,7 +1,5 @@
 """The bytes of a stored object by position."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections import deque

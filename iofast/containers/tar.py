@@ -4,8 +4,6 @@
 before use.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ A set of shards knows which files beside it belong to it. A source of records ha
 has changed, and whether it overlaps a target.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import hashlib

@@ -5,8 +5,6 @@ file. The length has its own checksum, so a walk over a file reads 12 bytes per 
 cut off.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -7,8 +7,6 @@ refuses: groups, which proto3 does not have.
     Example {1: Features {1: entry {1: name, 2: Feature {1: BytesList, 2: FloatList or 3: Int64List}}}}
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

@@ -5,8 +5,6 @@ section is durable, and a file of columns `rows-NNNNNN` beside it says what it h
 finished sections, and whoever has all of them can write index and manifest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from abc import ABC, abstractmethod

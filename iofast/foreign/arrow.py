@@ -5,8 +5,6 @@ read where they are, compressed ones are refused; of a Parquet file a copy is ma
 places for single values (numbers, lists, times) are members of the field `json`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

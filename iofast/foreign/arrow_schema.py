@@ -1,7 +1,5 @@
 """The meaning of a table's columns: images, labels, texts, and what goes into the field `json`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal, NamedTuple
 

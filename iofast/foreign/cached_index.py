@@ -3,8 +3,6 @@
 A `Format` (`tar`, `tfrecord`, `lmdb`, `arrow`) lists its files and scans them. The rest is common to all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ without any image (pickles, for example) is an error. There are no class numbers
 file while it is open is an error.
 """
 
-from __future__ import annotations
-
 import os
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Options for files of other programs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self

@@ -4,8 +4,6 @@ A Parquet file has its values in compressed pages, so that one image cannot be r
 Arrow file in its cache before training, and so do we: row by row group, with a few rows in memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Random access to records in files of other programs, by their index."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any

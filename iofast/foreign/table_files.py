@@ -1,7 +1,5 @@
 """Which files are tables with images: Arrow as `datasets` saves it, and Parquet as on the Hugging Face Hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

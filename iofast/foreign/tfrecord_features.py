@@ -3,8 +3,6 @@
 The usual names are those of the ImageNet converters, TensorFlow Datasets, img2dataset and WebDataset.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass

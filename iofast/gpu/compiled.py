@@ -4,8 +4,6 @@
 source, the options (which name the architecture) and NVRTC's version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 `benchmarks/gpu/on_host.py` runs them on the host, with NumPy's memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 

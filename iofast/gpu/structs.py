@@ -1,7 +1,5 @@
 """The structures of kernel/src/device.h, as NumPy types."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The C code (src/, native.py, native_batch.py) decodes JPEG, PNG and WebP, and do
 decodes other images (other_formats.py). Where the C code was not built, without_native.py does a little.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 `.npy` is NumPy's own format (NEP 1). TIFFs are read by tifffile, which need not be installed.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import zlib

@@ -4,8 +4,6 @@ Loaders do neither, nor does Pillow's `convert("RGB")`. Packing does both when i
 has neither profile nor alpha.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from io import BytesIO
 from itertools import product

@@ -1,7 +1,5 @@
 """Conversion of gray samples of 12 to 32 bits, signed or floating-point, to 8 or 16 bits from black to white."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The orientation in the metadata of an image, without Pillow's parser, which warns of oddities in other tags."""
 
-from __future__ import annotations
-
 import re
 import struct
 

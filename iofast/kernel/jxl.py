@@ -1,7 +1,5 @@
 """The size of a JPEG XL, from its first bytes (ISO/IEC 18181): the plugin decodes an image while opening it."""
 
-from __future__ import annotations
-
 from iofast.kernel.arrays import ArrayHeader
 from iofast.kernel.contract import TURNED, Status, StatusError
 from iofast.kernel.payload import Payload

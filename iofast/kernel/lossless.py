@@ -4,8 +4,6 @@ Nothing is converted: no colour profile, no background, no palette of 8 bits bey
 resampled channel by channel in floating point, and those of whole numbers are rounded once.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """Segments of a JPEG that are read without decoding it: the colour profile, the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 END = b"\xff\xd9"  # the end-of-image marker

@@ -1,7 +1,5 @@
 """Masks: images whose values are labels. They follow the geometry of their image and keep their values."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from typing import Any
 

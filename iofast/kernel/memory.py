@@ -3,8 +3,6 @@
 Figures are bytes per pixel, measured (`tests/kernel/test_memory.py` measures again) and rounded up.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

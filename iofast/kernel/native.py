@@ -1,7 +1,5 @@
 """Single images: by the C code, or by Pillow what that does not support."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import replace

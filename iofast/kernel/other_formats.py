@@ -1,7 +1,5 @@
 """Images that Pillow decodes for the kernel: formats and JPEGs that the C code does not support."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Bytes of an image in memory or in a file, so that a header can be read without the rest."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Protocol

@@ -6,8 +6,6 @@ applies to a whole process. Plugins that repeat that check are overridden.
 Everything here works with Pillow 9.5 and later, and so with Pillow-SIMD 9.5.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Pillow reads chunks behind the pixels only after decoding. Here the beginning an
 and more only if that does not reach back to the pixels.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

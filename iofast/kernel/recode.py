@@ -1,7 +1,5 @@
 """Transcoding of images that Pillow opens: any of them becomes what a container stores."""
 
-from __future__ import annotations
-
 import math
 from io import BytesIO
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of files that are not decoded as RGB, by their first bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What works without the native module: packing with --resize; crops, resizes, flips and Normalize when loading."""
 
-from __future__ import annotations
-
 import os
 from io import BytesIO
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """Where the pixels of some samples go: one block of memory, or images of different sizes each in its own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Checks of a loader's options against each other and the dataset, and what it refuses to a framework."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

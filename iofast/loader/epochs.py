@@ -1,7 +1,5 @@
 """The order of samples, cut into the batches of this rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """What frameworks look for in a loader: a sampler, and a DataLoader that they could rebuild."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from traceback import walk_stack
 

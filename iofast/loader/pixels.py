@@ -1,7 +1,5 @@
 """The second step of a sample, its pixels: decoded, and once more if they were damaged on their way or have changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """The rank of this process, and the number of ranks: among those processes that need data of their own."""
 
-from __future__ import annotations
-
 import gc
 import re
 

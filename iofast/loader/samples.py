@@ -4,8 +4,6 @@ Nothing here raises for a sample that cannot be made: its reason is noted in the
 decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

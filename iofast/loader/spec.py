@@ -1,7 +1,5 @@
 """What a loader's batches consist of: fields, transform, targets and user functions. No memory, no threads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, cast

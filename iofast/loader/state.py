@@ -4,8 +4,6 @@ A state names the next global batch. Batches made ahead but not returned are not
 state, so that of any rank serves all.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

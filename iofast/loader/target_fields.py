@@ -1,7 +1,5 @@
 """`targets`: fields with masks, boxes and keypoints that get the crop, flip and warps of their image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

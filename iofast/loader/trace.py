@@ -5,8 +5,6 @@ one; reading, decoding and values have one for each slice of the batch, on the t
 alternate in a slice, and are shown one after the other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

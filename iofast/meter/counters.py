@@ -5,8 +5,6 @@ thread has a row of its own, and reading adds the rows up. A reader may see one 
 each figure by itself is right and never falls.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Final

@@ -6,8 +6,6 @@ together, however long the host waited. A third event, when the batch is ready b
 Events are read some steps later, when the device has passed them, and used again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from typing import Any, Final, NamedTuple

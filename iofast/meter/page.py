@@ -1,7 +1,5 @@
 """The telemetry page of a process: one small JSON file about its loaders (docs/format.md, section 12)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

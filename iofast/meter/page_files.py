@@ -6,8 +6,6 @@ The own page is replaced whenever one of the process's loaders publishes. Nothin
 failure, logged once at level debug, there is no page. No lock is taken. A forked child makes a page of its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """The named phases of a step, by the host's clock and by a device's: context managers of `meter.step`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Self
 

@@ -7,8 +7,6 @@ are hidden. A hold costs 4 µs and is one for all blocks of a slice, so reading 
 blocks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

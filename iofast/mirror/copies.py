@@ -9,8 +9,6 @@ checksum decides whether a block is used.
 A process that stores, checks or evicts a block has locked the byte of the file with the block's number.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

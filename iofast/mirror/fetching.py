@@ -4,8 +4,6 @@ Of several processes the one that has locked a block fetches it; the others look
 its lock is gone, and another one fetches the block.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Collection

@@ -4,8 +4,6 @@ They exclude other openings, also those of this process, but not other threads w
 need not exist.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import struct

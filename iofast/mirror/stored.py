@@ -1,7 +1,5 @@
 """Objects of a store as bytes by position, read through their local copies."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

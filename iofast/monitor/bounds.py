@@ -10,8 +10,6 @@ L and H come from the best source there is: the page of the loader (exact), else
 Wilson's interval), else the states of the thread in /proc. Without a device, the wait of the host is the stall.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from math import fsum, sqrt
 

@@ -6,8 +6,6 @@ Workers on a processor are the limit, with cores left or without. Workers off th
 stacks show them collating or sending; a network file system leaves no other trace than sleep.
 """
 
-from __future__ import annotations
-
 from math import fsum
 
 from iofast.monitor.findings import Cause, Evidence

@@ -1,7 +1,5 @@
 """What a change gained: two outputs of `iofast monitor --json`, side by side, with their noise."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Which processes train: this user's, by GPU, telemetry page, and the names of PyTorch's threads and workers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Parts of a verdict as plain data: bound, cause, bounds of the stall, evidence, advice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

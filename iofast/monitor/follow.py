@@ -1,7 +1,5 @@
 """Run `iofast monitor`: watch, show, and return the exit status."""
 
-from __future__ import annotations
-
 import math
 import signal
 import sys

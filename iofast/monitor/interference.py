@@ -10,8 +10,6 @@ With one, a step grows only by what the device idles although it has its batch, 
 D and the device idles N, so max(0, D + N - T) to min(D, N) is lost to the step.
 """
 
-from __future__ import annotations
-
 from iofast.monitor.findings import Band, Evidence, Interference, StallBounds
 from iofast.monitor.snapshot import Doing, Frame
 from iofast.monitor.training import Training

@@ -3,8 +3,6 @@
 Evidence of limits within a step are its phases, as the program names them (`meter.step`), else as stacks show them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

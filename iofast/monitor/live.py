@@ -4,8 +4,6 @@ Snapshots go through a bounded queue to the main thread, which owns verdicts, hi
 lock. If a terminal blocks the main thread, intervals are lost and memory stays bounded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

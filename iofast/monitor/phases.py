@@ -4,8 +4,6 @@ Stacks name the phase. Without them a stopped process is paused, an interval in 
 between epochs, and intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import fsum
 from statistics import median

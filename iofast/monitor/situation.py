@@ -1,7 +1,5 @@
 """Facts that predictions and advice look at: the intervals, the verdict on them, and the gain of removing a wait."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ judges a list of snapshots, tests write them by hand, and `--json` prints them. 
 are seconds, sizes bytes; counts and times are those of the interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A training that hangs: for 30 seconds no batch came, nothing was read, and nothing computed but a loop that waits."""
 
-from __future__ import annotations
-
 from math import fsum
 
 from iofast.monitor.findings import Bound

@@ -4,8 +4,6 @@ A verdict rests on a window of intervals. Before intervals fall out of it their 
 phase that the whole window gives it, and intervals of training have the stall that they show together.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Every threshold of the judging, each with its source. The labelled suite is scored with these values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Figures of several intervals of one job together; a figure is None if no interval has it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

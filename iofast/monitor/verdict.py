@@ -11,8 +11,6 @@ The order of decisions:
    of 10 % and nothing else explains the idle time, the verdict is unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

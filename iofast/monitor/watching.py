@@ -5,8 +5,6 @@ of 50 ms would always be met at the same place. When looks cost more than usual 
 together stay below a hundredth of one core.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What all orders share: the mode a user writes, the population it is bound to, and the resulting order."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

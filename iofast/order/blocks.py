@@ -1,7 +1,5 @@
 """Block-local order: random enough for training, sequential enough for slow disks and remote shards."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from iofast.arguments import checked, integer

@@ -1,7 +1,5 @@
 """Size buckets: batches of images with similar aspect ratios, so that little is cut off or padded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

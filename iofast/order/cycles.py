@@ -4,8 +4,6 @@ Positions are counted through all epochs. A pile is dealt in one permutation aft
 equally often, whatever the length of an epoch.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

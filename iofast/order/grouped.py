@@ -1,7 +1,5 @@
 """An order for reading a set over a network: fixed ranges of samples per node."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from iofast.arguments import checked, integer

@@ -1,7 +1,5 @@
 """Orders of single samples: sequential, shuffled, repeated, weighted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 permutations, such as those of a batch of balanced classes. Caches of tables and blocks only save time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Schedule: the positions of an epoch in each batch, on each rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A worker process, its pipes and its chunks, as the packing process sees them."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib

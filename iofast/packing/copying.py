@@ -4,8 +4,6 @@ No payload byte changes. Order, splits, classes, recipe and keys stay; a key tha
 This process reads and writes, because nothing is decoded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence

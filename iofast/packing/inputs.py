@@ -1,7 +1,5 @@
 """List the images to pack, in packing order: from a folder, a manifest, a container or an object store."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

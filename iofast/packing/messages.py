@@ -5,8 +5,6 @@ of packed records. File names travel as `os.fsdecode` gives them; JSON's \\u esc
 stand for bytes which are not UTF-8.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`pack(on="ray")`: each missing part of a run is a task of Ray, which repeats those of lost nodes and processes."""
 
-from __future__ import annotations
-
 import glob
 import os
 import time

@@ -4,8 +4,6 @@
 because every start of the command line imports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from typing import Any

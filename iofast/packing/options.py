@@ -1,7 +1,5 @@
 """The options of packing: a frozen class that checks itself, and the same names as keywords."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields

@@ -3,8 +3,6 @@
 A dry run transcodes a sample, and estimates size and time of the whole run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -5,8 +5,6 @@ others compare their options with it. Shards of all parts lie in that folder tog
 own, and `finish` copies their records.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -5,8 +5,6 @@ repeats the chunk image by image. If two workers die on the same image, or one i
 failed.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import time

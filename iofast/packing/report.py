@@ -1,7 +1,5 @@
 """The result of `pack`, the JSON that `iofast pack --json` prints, and the list of images that could not be packed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`pack`: check the arguments, list and plan, then run as a whole or in parts."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`--split val=0.1,test=0.05`: divide images into splits by a hash of their paths."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

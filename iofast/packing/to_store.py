@@ -5,8 +5,6 @@ goes on, and any number of machines may run the same command: each packs section
 who finds all of them there publishes the set (docs/format.md section 8.1).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import posixpath

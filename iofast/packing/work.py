@@ -3,8 +3,6 @@
 Sizes are estimated from those of files if that is enough, else by transcoding a sample in this process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -5,8 +5,6 @@ for each chunk, `alive` now and then, and `fatal` when no further image can succ
 worker has died, it announces each image first.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

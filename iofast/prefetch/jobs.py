@@ -10,8 +10,6 @@ the interrupted frame itself. Parked threads wait on a second one. The consumer 
 in `Event.wait` can leave the event's lock held for ever.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

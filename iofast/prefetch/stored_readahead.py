@@ -9,8 +9,6 @@ asked for, early, and the block is brought when nothing else is to be done and t
 until its records have been decided on, so that no thread fetches a whole block for one of them.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -8,8 +8,6 @@ SIGABRT, "terminate called without an active exception". Most of torch's functio
 again, so 6 of 6 programs whose daemon threads compute with torch end like that.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """Fetch objects before they are needed, in the order in which they will be."""
 
-from __future__ import annotations
-
 import concurrent.futures
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A reason is put together from known words alone: the status of HTTP, a server's 
 failure. Nothing else of the text is passed on.
 """
 
-from __future__ import annotations
-
 import re
 from http import HTTPStatus
 from typing import NamedTuple

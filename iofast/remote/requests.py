@@ -5,8 +5,6 @@ process that has sent requests raises `StateError` instead. If one of these thre
 interpreter ends, it aborts the process; therefore the exit waits for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import concurrent.futures

@@ -1,7 +1,5 @@
 """A local file on its way to a store."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """URLs of objects. Credentials in a URL are refused, because URLs get into plans, manifests, reports and logs."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

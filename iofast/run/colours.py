@@ -4,8 +4,6 @@ A step is a code of `iofast.work` with its numbers. It may follow any crop and r
 resizes after it are Pillow's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Beside the images there are `levels`, (3, 1, 256): the value that each level of each channel has become.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence

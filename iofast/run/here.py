@@ -3,8 +3,6 @@
 In a notebook `%load_ext iofast` is the same.
 """
 
-from __future__ import annotations
-
 from iofast.run import patches
 
 patches.install()

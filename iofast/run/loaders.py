@@ -6,8 +6,6 @@ order, samplers and their random numbers, workers, limits, errors. Without worke
 collated.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

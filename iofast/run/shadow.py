@@ -5,8 +5,6 @@ made; what it asks of a lazy tensor is also asked of torch's. Both are compared.
 draw twice from generators of the dataset's own, and count twice what it counts.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The report of a run: what its processes noted, as lines for a terminal and as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Files beside the image of a sample: in folders found by their names, in manifests named by columns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

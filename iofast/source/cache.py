@@ -4,8 +4,6 @@ The folder has mode 0700 and belongs to the user (`owned.cache_folder`), so what
 checksums are compared (25 ms for ImageNet's 80 MB, once per process); a damaged index is built again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

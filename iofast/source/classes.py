@@ -1,7 +1,5 @@
 """Number the classes, and find names that differ only in case, in Unicode's composition, or in spaces around them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

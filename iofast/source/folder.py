@@ -1,7 +1,5 @@
 """A plain image folder, or the files that a manifest names, as a Reader."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """The index of a plain folder: its listing and the size of each image, cached or built by reading all headers."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass, replace

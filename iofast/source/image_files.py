@@ -1,7 +1,5 @@
 """Open, read and probe the files of a plain folder. Nothing here blocks on a pipe or trusts a length."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """Work on ranges of rows in threads, with a progress bar."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 

@@ -1,7 +1,5 @@
 """Labels of a list or a table: class numbers, or names that become classes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -7,8 +7,6 @@ field's name (`boxes.json`); otherwise `.txt` is added if all values are text, `
 Metadata files of Hugging Face's imagefolder are lists beside the images of a folder, or of each of its splits.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """Images in object stores: a listing of a prefix as a tree of folders, and sizes and versions of single objects."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The options of a source, which are options of packing, too. Every start of the command line imports this module."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

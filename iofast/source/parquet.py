@@ -1,7 +1,5 @@
 """Read a Parquet file in batches of rows."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Listings and indexes as members and arrays of a columns file (`containers.columns`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Which files of a folder are images: by their suffix, or else by their first bytes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

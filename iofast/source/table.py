@@ -1,7 +1,5 @@
 """Read a manifest file (CSV, TSV, text, JSON lines, Parquet) into columns of bytes; text is UTF-8."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import errno

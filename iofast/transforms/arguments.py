@@ -1,7 +1,5 @@
 """Checks of the fields of transforms. Numbers are for pixels in [0, 1] (8-bit level / 255), as after `ToTensor`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from operator import index

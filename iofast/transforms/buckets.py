@@ -1,7 +1,5 @@
 """ResizeToBucket: several output sizes, so that little of an image is cut off."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import field
 

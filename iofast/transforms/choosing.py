@@ -1,7 +1,5 @@
 """Which operations are done to an image, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operations on the levels of an image: colours, histograms, filters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import index
 

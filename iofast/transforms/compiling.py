@@ -1,7 +1,5 @@
 """From a list of transforms to a pipeline: which transforms exist, and their allowed order."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """CropBox: the part of a stored image that became a sample, for its boxes, points and masks."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Self
 
 import numpy as np

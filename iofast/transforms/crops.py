@@ -1,7 +1,5 @@
 """Crops that do not resample: the part of an image, or of a window around it. Torchvision's names and rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, cast
 

@@ -1,7 +1,5 @@
 """Names of other libraries' transforms, and what to use instead: for messages."""
 
-from __future__ import annotations
-
 _IN_MAP_SAMPLE = "is not built in; call torchvision's on the sample's image in the loader's map_sample"
 _ARE_TENSORS = "is not needed: batches are tensors, and the loader's dtype=torch.float32 scales them to [0, 1]"
 _NOT_BUILT_IN = (

@@ -1,7 +1,5 @@
 """RandomErasing: rectangles that are filled with a value, a colour or noise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Operations that move the pixels of an image and keep its size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 

@@ -1,7 +1,5 @@
 """Normalisation, and the values of pixels after it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Self

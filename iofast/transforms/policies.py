@@ -4,8 +4,6 @@
 TrivialAugmentWide and AutoAugment; timm's RandAugment is in timm_policy.py.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ Sources: the papers AutoAugment (arXiv 1805.09501), RandAugment (1909.13719) and
 torchvision's ranges; timm's auto_augment.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from iofast.transforms.layers import Range, Space

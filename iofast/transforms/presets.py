@@ -4,8 +4,6 @@ Sources: torchvision's references/classification, timm's create_transform, SimCL
 (2104.14294) with their authors' code. Other recipes are lists in docs/transforms.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from iofast.errors import OptionError

@@ -1,7 +1,5 @@
 """Parts of an image that are resampled to one size: random ones, or the middle."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import field

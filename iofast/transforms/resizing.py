@@ -1,7 +1,5 @@
 """Resize, and random sizes to which images are resampled: for segmentation, detection, and timm's crops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """timm's RandAugment, by its strings, such as "rand-m9-mstd0.5-inc1"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ Transforms compute for a whole batch what torchvision computes for one image. Wi
 upright pixels, at least 1. Random numbers come from a `Draw`, so a sample's do not depend on its batch.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Several views of each image, read and decoded once: the crops of DINO, SwAV, SimCLR."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from keyword import iskeyword

@@ -4,8 +4,6 @@ Coordinates are of pixel edges: the first pixel reaches from 0 to 1, and the mid
 matrices are torchvision's, from a point of the result to one of the image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A short form of the torture runs `parsers`, `fuzz` and `steps`, and regressions that they found, in small files."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

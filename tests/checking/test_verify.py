@@ -1,7 +1,5 @@
 """`iofast verify`: a sound container has no problems, and damage is found anywhere."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress bars: on terminals only, without a thread, and independent of the lock that tqdm's bars share."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

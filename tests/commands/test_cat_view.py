@@ -1,7 +1,5 @@
 """`iofast cat` and `iofast view`: one record on stdout, some records in a picture, also after a preset."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """The command line: help, exit statuses, one line for every expected error; `pack` and `info`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

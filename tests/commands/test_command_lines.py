@@ -1,7 +1,5 @@
 """Wrong command lines: options without effect, mistyped ones, empty paths; messages name options as typed."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

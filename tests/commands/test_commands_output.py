@@ -1,7 +1,5 @@
 """The output of commands: with any names in a file, and on any terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

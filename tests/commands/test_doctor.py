@@ -1,7 +1,5 @@
 """`iofast doctor`: checks, advice, and broken libraries; the limits of control groups."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rank and cores of this process, from the variables of launchers and from the system."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

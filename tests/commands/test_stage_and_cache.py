@@ -1,7 +1,5 @@
 """`iofast stage` and `iofast cache`: filling, listing, checking and emptying the cache of stored objects."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

@@ -1,7 +1,5 @@
 """Messages about names, labels, boxes, sources and suffixes that do not fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One container of each kind for all tests of this folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What holds for every container: right data, equal bytes for equal records, and use in other processes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Open files: bytes like `bytes`, an error if a file shrinks, and few descriptors, given back where none is left."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

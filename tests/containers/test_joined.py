@@ -1,7 +1,5 @@
 """Several containers and folders as one Reader, and payloads of one field for many records."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The LMDB container: equal bytes from several transactions, pieces of the index, large payloads, kills, full disks."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The LMDB reader: files changed by other programs, or damaged; fields; threads, forks and renames."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

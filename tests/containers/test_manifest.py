@@ -1,7 +1,5 @@
 """The manifest: valid texts are read back, all others are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

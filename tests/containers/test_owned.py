@@ -1,7 +1,5 @@
 """Folders that other users may write to: their files are not trusted, and no file of the user is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

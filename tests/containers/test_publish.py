@@ -1,7 +1,5 @@
 """Publishing: one writer at a time, no incomplete file under the final name, resuming after any interruption."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

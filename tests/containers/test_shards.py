@@ -1,7 +1,5 @@
 """Sets of shards: patterns, the index file, what a target may replace, many shards; tar headers and damage."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tarfile

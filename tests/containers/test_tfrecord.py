@@ -1,7 +1,5 @@
 """The TFRecord container: framing, names and features as other programs know them, kills, refusals and damage."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

@@ -1,7 +1,5 @@
 """The Example codec against protobuf: what we write it reads, what it writes we read, what is no message is refused."""
 
-from __future__ import annotations
-
 import random
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Parquet files of the Hugging Face Hub, and Arrow files of `datasets.save_to_disk`."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

@@ -1,7 +1,5 @@
 """The cached index of foreign files, for all formats: built once, rebuilt after a change, never trusted."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

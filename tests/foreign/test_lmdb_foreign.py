@@ -1,7 +1,5 @@
 """LMDBs of other programs: plain images, pickles refused, files that change."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 from pathlib import Path

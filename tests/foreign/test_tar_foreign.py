@@ -1,7 +1,5 @@
 """Tar shards of other programs: records as in WebDataset, names, labels, damage."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import pickle

@@ -1,7 +1,5 @@
 """TFRecords of other programs: usual and unusual names, records without images, damage, and files that change."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

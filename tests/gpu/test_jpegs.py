@@ -1,7 +1,5 @@
 """The device's decoder, built for the host: its pixels are the kernel's, and damage stays within its memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

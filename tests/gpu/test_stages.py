@@ -1,7 +1,5 @@
 """The device's steps, erasings, mixing and store, built for the host, give the CPU kernel's values bit for bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches on their way to a device: on a model that is as late as a device may be."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

@@ -1,7 +1,5 @@
 """The transfer on a GPU: equal batches, streams, churn, captured graphs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

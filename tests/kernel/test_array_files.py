@@ -1,7 +1,5 @@
 """Images of all bits and channels: files, turning, resampling against a float64 oracle, packing, damage."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Packing stores what a viewer shows: profiles are converted to sRGB, transparency gets a background."""
 
-from __future__ import annotations
-
 import io
 from itertools import product
 from typing import Any

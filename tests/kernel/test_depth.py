@@ -1,7 +1,5 @@
 """Samples of more than 8 bits: from black to white as the file declares, or an error; and limits on pixels."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`exact`: the pixels of Pillow's crop and resize, to the last bit, on every instruction set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cache

@@ -1,7 +1,5 @@
 """PNG and WebP without Pillow: equal to it bit for bit, and left to it wherever it must decide."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from contextlib import closing

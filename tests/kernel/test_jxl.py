@@ -1,7 +1,5 @@
 """JPEG XL, with the plugin for Pillow where it is installed; its size is known before anything is decoded."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

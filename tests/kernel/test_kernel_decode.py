@@ -1,7 +1,5 @@
 """Pixels of `decode` and `decode_batch`: within a level of Pillow for any image, geometry and layout."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

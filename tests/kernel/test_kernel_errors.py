@@ -1,7 +1,5 @@
 """The status of rows that cannot be decoded, and their neighbours, which must not be affected."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

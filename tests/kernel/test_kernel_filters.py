@@ -1,7 +1,5 @@
 """Filters: one for each row, without antialiasing, beyond the image, and patterns of single pixels of any length."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 

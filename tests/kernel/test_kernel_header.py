@@ -1,7 +1,5 @@
 """`read_header`: format, upright size and orientation, from a file's first bytes or from all of them."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pixel loops of the resampler against the scalar ones, in C: equal on every instruction set and machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

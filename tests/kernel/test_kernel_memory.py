@@ -1,7 +1,5 @@
 """Memory stays flat over many decodes, successful and failed; torture's `life` does 100,000."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """Raw pixels in `decode_batch`, and from packing (`--format rgb`) to the loader."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

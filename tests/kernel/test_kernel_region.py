@@ -1,7 +1,5 @@
 """Regions by our own decoder, by a splice and by libjpeg equal that region of Pillow's full decode."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kernel_images import View, decode_view, jpeg, photo, upright

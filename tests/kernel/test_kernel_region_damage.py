@@ -1,7 +1,5 @@
 """Damaged JPEGs on every decoding path: the same error, or the right pixels beside the damage."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

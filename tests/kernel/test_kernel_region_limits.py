@@ -1,7 +1,5 @@
 """Limits of our region decoder: undefined codes, false sizes in headers, and state left by other images."""
 
-from __future__ import annotations
-
 import itertools
 import resource
 

@@ -1,7 +1,5 @@
 """Defects that the kernel once had, each as the smallest case that showed it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

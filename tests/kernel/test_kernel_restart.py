@@ -1,7 +1,5 @@
 """Restart markers and Huffman tables change the coding of coefficients, never a coefficient."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Steps on images: within a level of torchvision's definition, and the same bits on each instruction set, for ever."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """`transcode`: sizes, pixels and bytes of packed images; and the C code's encoder for images that Pillow decodes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

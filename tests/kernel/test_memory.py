@@ -1,7 +1,5 @@
 """The memory for one image: estimated before decoding, never too low, and limited."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The odd images of `tools/odd_images`: each is packed upright and in the right colours, or fails with a reason."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Orientation from EXIF and XMP, wherever a format stores them, as in Pillow's `exif_transpose`."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

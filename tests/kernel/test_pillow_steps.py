@@ -1,7 +1,5 @@
 """Pillow's colour operations and blur as steps of the kernel: equal to Pillow, on noise, photographs and extremes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Images wider than 65,535 pixels, as PNG, TIFF, BMP and PPM permit, are packed, copied and loaded like others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

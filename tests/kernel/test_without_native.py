@@ -1,7 +1,5 @@
 """The little that works where the C code was not built; all else is refused with what to install."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Data sets of forty small photographs for the loader's tests, and the check that no thread is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

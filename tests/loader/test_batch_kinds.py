@@ -1,7 +1,5 @@
 """Batches of other kinds: of many channels and all bits (`--format npy`), of one channel, and as NumPy's arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

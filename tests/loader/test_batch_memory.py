@@ -1,7 +1,5 @@
 """Batch memory is used again when nothing refers to it any more, and never before."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """What a type checker knows about batches."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`iofast bench`: its figures are those of the images it names, and its errors are one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """FastDataset as a map-style dataset: any container, threads, processes, torch's DataLoader."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import inspect

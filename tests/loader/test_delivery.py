@@ -1,7 +1,5 @@
 """A loader whose batches go to a device, on a model of one: the same batches, in a thread of their own, ahead."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from pathlib import Path

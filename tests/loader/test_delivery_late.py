@@ -1,7 +1,5 @@
 """Loaders on devices that do nothing at once: no batch is read early or written over, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

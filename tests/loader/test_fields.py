@@ -1,7 +1,5 @@
 """Fields: payload to value, the values of a batch to a tensor, and samples as dictionaries of the chosen ones."""
 
-from __future__ import annotations
-
 import pickle
 from io import BytesIO
 from pathlib import Path

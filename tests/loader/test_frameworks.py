@@ -5,8 +5,6 @@ forked processes. `recording/sitecustomize.py` writes down the labels that reach
 image.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """FastLoader's batches: the right samples, pixel by pixel, with any number of threads, also none, and ranks."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from pathlib import Path

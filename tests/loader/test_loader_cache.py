@@ -1,7 +1,5 @@
 """cache="device": samples, choices and failures of the usual way, decoded once; and JPEGs that the device decodes."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One broken image does not end a run: it is named, counted, replaced or left out; so is one beyond the limits."""
 
-from __future__ import annotations
-
 import json
 import logging
 from contextlib import nullcontext

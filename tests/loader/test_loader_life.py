@@ -1,7 +1,5 @@
 """However a loop ends, its threads end too, and nothing is left: no memory, no descriptor, no process."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Messages: options of any type are refused in one line, errors of user functions name the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The interface of a loader: options that are refused, attributes, a sampler, a repr; and errors for images."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work on the pixels of batches: against float64, and drawn per sample, the same on any ranks and workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

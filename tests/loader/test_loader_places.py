@@ -1,7 +1,5 @@
 """A loader with few descriptors, without shared memory, or with a container that changes meanwhile; raw pixels."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

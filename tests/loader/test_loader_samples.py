@@ -1,7 +1,5 @@
 """Batches of anything: fields, users' functions, images of different sizes, subsets."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

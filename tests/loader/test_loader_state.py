@@ -1,7 +1,5 @@
 """Exact resume from a state of a few hundred bytes, in any order, also of torch's samplers."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

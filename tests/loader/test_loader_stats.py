@@ -1,7 +1,5 @@
 """`FastLoader.stats`: every decoded image counts once; and `loader.trace`: a file with the spans of each batch."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading

@@ -1,7 +1,5 @@
 """Plans of several batches, made together: errors, samplers and stores."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

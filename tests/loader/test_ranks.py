@@ -1,7 +1,5 @@
 """Ranks that need the same data: four processes as torchrun starts them (gloo), as a mesh of two by two."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

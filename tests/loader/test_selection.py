@@ -1,7 +1,5 @@
 """Which samples a dataset has: subsets, filters, several datasets as one, sums of datasets."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Masks, boxes and keypoints beside images: refused, moved by means of `crop`, or by `targets`."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures of the tests of meters and telemetry pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Counters of stages and of requests, phases of a step, samples of a batch: exact, never falling, bounded in memory."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The telemetry page of this process: its text, its loaders, its meters, after a fork, and at exit."""
 
-from __future__ import annotations
-
 import gc
 import os
 import stat

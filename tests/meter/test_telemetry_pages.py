@@ -1,7 +1,5 @@
 """Stale pages and other files, folders of other users, and readers beside a busy writer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cache folder for each test, blocks of 64 KiB, and a server of objects."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder of copies: its limit, what is evicted and what never, and folders that cannot be used."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """One local copy: what is stored is what is read, whatever ends the process or the machine."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

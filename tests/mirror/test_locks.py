@@ -1,7 +1,5 @@
 """Locks of one opening, seen by another."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """Objects read through their copies: always the object's bytes, each fetched once, by threads and processes at once."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

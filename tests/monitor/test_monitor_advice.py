@@ -1,7 +1,5 @@
 """Each rule of advice: when it speaks, with which change and gain, and the names of the program's own source."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The monitor's benchmarks: the advice of docs/by-advice.md is followed, and what scores its verdicts is right."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

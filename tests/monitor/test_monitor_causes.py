@@ -1,7 +1,5 @@
 """Why a loader is late: one cause for each pattern of signals, and none where they do not tell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`iofast monitor` as a whole, on jobs and verdicts of our own making, and its `--compare`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which processes train, to which training one belongs, which jobs are watched, and how several are judged in turn."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

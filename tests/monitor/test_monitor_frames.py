@@ -6,8 +6,6 @@ those of ZeroMQ and gRPC are of a program with a generator of its own, `PROGRAM`
 
 # ruff: noqa: E501 (a stack is one line, as py-spy writes it)
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

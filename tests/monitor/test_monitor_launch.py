@@ -1,7 +1,5 @@
 """`iofast monitor -- PROGRAM`: the program has its terminal, streams, signals and status as it would without us."""
 
-from __future__ import annotations
-
 import os
 import pty
 import shutil

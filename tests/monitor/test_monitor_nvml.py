@@ -1,7 +1,5 @@
 """What the monitor makes of GPUs: nvidia-ml-py on a stand-in for the driver's library, or on a real GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Loaders that report from inside: differences of telemetry pages, and other ranks' pages."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

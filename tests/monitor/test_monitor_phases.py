@@ -1,7 +1,5 @@
 """Phases of a training and of its steps: what an interval belongs to, what of it counts, what hangs; sums of a run."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What /proc says of a training: real processes where a kernel can be made to say it, a folder like /proc where not."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 (a stack is one line, as py-spy writes it)
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

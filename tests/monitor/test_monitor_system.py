@@ -1,7 +1,5 @@
 """The machine as a job has it: cores, quotas of both kinds of control groups, disks, memory; open files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

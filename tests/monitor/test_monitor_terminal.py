@@ -1,7 +1,5 @@
 """The live screen at several sizes and on a terminal, and the report, which has the same lines."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

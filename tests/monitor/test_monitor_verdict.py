@@ -1,7 +1,5 @@
 """Bounds of the stall against simulated trainings whose stall is known; what classify says, keeps, and never does."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

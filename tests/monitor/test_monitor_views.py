@@ -1,7 +1,5 @@
 """Views for programs, and what all views share: escaping, figures, bounded histories, words."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Snapshots of one job: looks, a device, loaders that report, stacks, the cost of watching; real trainings judged."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

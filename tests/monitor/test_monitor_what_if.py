@@ -1,7 +1,5 @@
 """Predicted rates and interference: exact for situations written by hand, silent where the model does not hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stand-in for the NVIDIA driver's library, built from standin.c (which documents the scripts that drive it)."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

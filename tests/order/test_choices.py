@@ -1,7 +1,5 @@
 """Choices are uniform, independent, and functions of (seed, epoch, position, attempt, name) alone."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shuffled orders are permutations; schedules deal every position to exactly one rank; wrong arguments are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samplers that never end, as in self-supervised training: one epoch without end, resumed by batches."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Another order in the first epoch, and fixed ranges of samples that ranks keep."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

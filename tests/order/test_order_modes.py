@@ -1,7 +1,5 @@
 """Properties of every mode of order, and block-local, weighted and repeated orders."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

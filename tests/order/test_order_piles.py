@@ -1,7 +1,5 @@
 """Orders that deal from piles: balanced classes, mixed datasets, size buckets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given

@@ -3,8 +3,6 @@
 All seeds are fixed: a failure is a change of the code, not bad luck. `make torture PART=permutations` is the long run.
 """
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Orders of torch's samplers, and of any iterable of indices."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable, Iterator

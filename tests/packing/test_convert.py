@@ -1,7 +1,5 @@
 """Copies of containers: equal records between all formats, legal fields, no incomplete target, resumed after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packing damaged images: an error budget, holes in the keys, and a file that lists them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Packing on Ray and SLURM: the bytes of one run, errors as without them, resumed with the same command."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

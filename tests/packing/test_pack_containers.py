@@ -1,7 +1,5 @@
 """Packing into every container: equal records, equal bytes for any number of workers, resumed after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

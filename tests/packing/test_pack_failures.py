@@ -1,7 +1,5 @@
 """Packing with dying workers, killed runs, full disks, and two runs at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """System calls that fail while packing and after publishing, and files that change; more in `make torture`."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

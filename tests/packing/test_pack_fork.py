@@ -1,7 +1,5 @@
 """Workers that are forks of the packing process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

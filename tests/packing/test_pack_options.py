@@ -1,7 +1,5 @@
 """PackOptions checks itself: each value, and each combination, that means nothing is one line of error."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packing in parts: any order, twice, killed or at once, the parts give the bytes of one run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

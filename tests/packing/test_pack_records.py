@@ -1,7 +1,5 @@
 """Packing the records of containers equals packing the same files from a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Packing the records of containers: unusual containers, and containers that change meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several sources packed as one, and splits by seeded shares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

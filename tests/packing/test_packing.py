@@ -1,7 +1,5 @@
 """Packing a folder: records, options, reports."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

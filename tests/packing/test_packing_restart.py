@@ -1,7 +1,5 @@
 """Restart markers in the output of `iofast info`."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

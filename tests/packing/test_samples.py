@@ -1,7 +1,5 @@
 """Samples of several files: masks, boxes and keypoints follow their image through packing."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

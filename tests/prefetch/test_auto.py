@@ -1,7 +1,5 @@
 """The search for the least threads and depth that keep a consumer from waiting, in virtual time."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Results in order, a bounded number ahead, errors at their number, and threads that end, also with the interpreter."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

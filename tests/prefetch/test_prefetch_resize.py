@@ -1,7 +1,5 @@
 """Changes of threads and depth, times, and Ctrl-C between any two lines."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Advice on coming batches: its ranges, order and bounds."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

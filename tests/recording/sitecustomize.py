@@ -4,8 +4,6 @@ The labels that reach the loss count, whatever a framework did to the loader. Ea
 the file of its rank.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

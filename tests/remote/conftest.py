@@ -1,7 +1,5 @@
 """An S3 server for all tests of this folder, a bucket for each, and a proxy with faults before it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Packing from Azure's emulator Azurite, and writing to it; skipped where it is not installed (CONTRIBUTING.md)."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import hashlib

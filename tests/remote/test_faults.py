@@ -1,7 +1,5 @@
 """Storage that is slow, broken or gone: bounded retries, no wrong byte, and errors that say whose fault it is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Packing from a bucket: equal bytes as from a folder, resuming, changed and missing objects, manifests with URLs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Packing into a bucket: the bytes of a local run, whatever happens on the way, and never a partial set."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

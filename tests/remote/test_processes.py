@@ -1,7 +1,5 @@
 """Object stores in forked and new processes, interrupts, and what is imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """URLs of objects and of targets; credentials are refused without being repeated, and are in no error of obstore."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Operations on an S3 server and a web server: reading, listing, writing, and what is raised."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Answers that are damaged, and a store that is gone: the right pixels, or one clear error when the patience ends."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Training from an object store: the same batches as from disk, whatever the cache holds and whatever fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """bench_gpu.py: a window of the meter, and its parts on a CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

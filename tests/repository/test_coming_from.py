@@ -3,8 +3,6 @@
 `make interop` runs all of them with the packages that they are about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Python in the documents for users runs, from top to bottom, as a reader would type it."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Examples without a framework, as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

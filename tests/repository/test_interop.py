@@ -1,7 +1,5 @@
 """Other programs read our files: LMDB's own tools, OpenCV, simplejpeg, TensorFlow. `make interop` has them all."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

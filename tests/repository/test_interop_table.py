@@ -1,7 +1,5 @@
 """The table of docs/format.md 13 is the output of `make interop`: every peer, in the pinned version, all alike."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

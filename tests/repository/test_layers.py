@@ -1,7 +1,5 @@
 """Imports only go down (docs/design.md, "Layers"), and starting up costs no torch."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

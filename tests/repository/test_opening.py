@@ -1,7 +1,5 @@
 """`open_reader` and `open_writer`: what they open, and records that a user writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The repository's own rules: sizes, names, documents that match the code."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

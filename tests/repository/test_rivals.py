@@ -1,7 +1,5 @@
 """The benchmark beside rivals: its table of contenders, and the pages of its figures."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The site: every page is in it, every link of it holds, and it builds without a warning where mkdocs is installed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The repository's own tools: the list of long runs, the parts of benchmarks, the text of a release."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

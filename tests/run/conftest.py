@@ -1,7 +1,5 @@
 """Photographs as JPEGs of many kinds, and iofast's opener in the place of Pillow's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

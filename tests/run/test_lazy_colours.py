@@ -1,7 +1,5 @@
 """Chains of operations on colours and affine transforms of a lazy image give what Pillow alone gives."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

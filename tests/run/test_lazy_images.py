@@ -1,7 +1,5 @@
 """Whatever is done to an opened JPEG gives what it gives with Pillow alone: pixels, metadata, errors."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

@@ -1,7 +1,5 @@
 """The report of `iofast run`, from what processes noted."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from pathlib import Path

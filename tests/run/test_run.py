@@ -1,7 +1,5 @@
 """`iofast run` with whole scripts: equal samples, order and random numbers; exit status, signals, reports."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Lazy tensors give what torch gives, to the last digit, whatever is done to them."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler

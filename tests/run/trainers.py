@@ -1,7 +1,5 @@
 """Trains a small model by a library that has a loop of its own, and prints the losses."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

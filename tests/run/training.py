@@ -1,7 +1,5 @@
 """A training script that knows nothing of iofast: loops over DataLoaders in many ways, and prints what it saw."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Every test here has an empty cache folder of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Images that were rewritten in place after they were indexed are read as they are now."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The order of classes, classes that may be a mistake, files instead of paths that are not there, strings."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files with unusual suffixes, known by their first bytes; other encodings than UTF-8 and pipes are errors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Plain folders as readers: columns, fields, payloads, changing files; an index built once, shared and validated."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

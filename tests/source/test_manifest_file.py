@@ -1,7 +1,5 @@
 """Manifest files as sources: CSV, TSV, JSON lines, Parquet, and their errors."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

@@ -1,7 +1,5 @@
 """Scanning folders: torchvision's order, class numbers, splits, metadata files, left-out files, errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """An index with other values, whose checksums are right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of images as `datasets` writes them: Parquet on the Hub, and Arrow by `save_to_disk`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

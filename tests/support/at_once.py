@@ -1,7 +1,5 @@
 """Run functions in threads at the same time, or in a forked process; wait for what another thread does."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Run command lines in this process, perhaps on a terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The same small data set in every container, for the tests of commands."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small image files and folders for the tests of plain folders."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The advice of a verdict, followed to the letter in a folder with `train.py`: what docs/by-advice.md shows."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shlex

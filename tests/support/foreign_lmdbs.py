@@ -1,7 +1,5 @@
 """LMDB files as other programs write them: plain images by key."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ working directory are real. What a program's last moments depend on (`__del__` a
 interpreter: finalisation is cut short here, as in every forked child.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib

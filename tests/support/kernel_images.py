@@ -1,7 +1,5 @@
 """Inputs of the kernel's tests: photograph-like pixels, every kind of JPEG, and batches of them."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """examples/train_lightning.py with further options of the Trainer: a program for test_frameworks.py."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

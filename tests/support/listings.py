@@ -1,7 +1,5 @@
 """Folders of empty files, and what a listing has of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

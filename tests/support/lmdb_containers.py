@@ -1,7 +1,5 @@
 """Containers for the tests of LMDB: records that depend on their position, and the expected result of reading them."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Data for the tests of dataset and loader: small photographs in class folders, and the same bytes in an LMDB."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

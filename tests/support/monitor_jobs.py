@@ -1,7 +1,5 @@
 """Artificial jobs, for the tests of watching and judging."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

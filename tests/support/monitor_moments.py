@@ -1,7 +1,5 @@
 """Moments written by hand, for the tests of the monitor's views: a starved job, a busy one, an unknown one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Snapshots for the tests of the monitor's verdicts: written by hand, or sampled from a simulated training."""
 
-from __future__ import annotations
-
 import bisect
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Stacks and source files, written as text."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

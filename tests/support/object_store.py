@@ -1,7 +1,5 @@
 """An S3 server on loopback (moto), and a proxy before any server that delays, refuses, breaks and damages answers."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import http.server

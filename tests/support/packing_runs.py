@@ -1,7 +1,5 @@
 """Packing runs that are interrupted, or whose workers run another program, and digests of their output."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Sequence

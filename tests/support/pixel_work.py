@@ -1,7 +1,5 @@
 """Random images and work for the tests of pixels, and torchvision's definitions in plain NumPy, one image at a time."""
 
-from __future__ import annotations
-
 import colorsys
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Paths of the repository and of the modules that tests share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parent

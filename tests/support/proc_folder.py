@@ -1,7 +1,5 @@
 """A folder like /proc, for states that a test cannot produce in a kernel, and live programs for the others."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """Raw pixels for the kernel's tests: payloads, batches of them, and random crops."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A Ray of two processors on this machine. Its processes and files end with the block."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The recipes of docs/transforms.md, as a reader copies them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random JPEGs, and their regions decoded on every path of the native kernel."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import NamedTuple

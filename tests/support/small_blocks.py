@@ -1,7 +1,5 @@
 """Blocks of 64 KiB instead of 4 MiB, so that small sets have many."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Loaders whose batches take chosen times on a simulated clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

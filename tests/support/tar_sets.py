@@ -1,7 +1,5 @@
 """Containers of every kind with the records of `lmdb_containers`, and tar files of other programs."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`tf.train.Example` by protobuf itself, the oracle for our own codec, and files of such records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrices of kills: one case a day in `make test`, all of them with --slow, as torture runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date
 from typing import Any

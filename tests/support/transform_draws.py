@@ -1,7 +1,5 @@
 """For the tests of transforms: plans and pixel work of many images, frequencies of draws, sets of images."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ PEM, a file of key and certificate, it uses TLS. `GET /-/counts` returns request
 /-/sent` one `Sent` for each answer with a body.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import email.utils

@@ -1,7 +1,5 @@
 """Arguments of transforms: what they accept, their normal form, and one line for what they refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Operations on levels: what they draw, and what they make of pixels."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """Boxes of transforms against torchvision's algorithms (written out for one image) and against Pillow."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RandomErasing and mixing, against torchvision's documented algorithms written out for one image."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operations that move pixels: their random numbers, and marks on an image that must move along."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

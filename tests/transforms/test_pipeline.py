@@ -1,7 +1,5 @@
 """A list of transforms becomes a pipeline, or an error that names the wrong transform and what to use instead."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

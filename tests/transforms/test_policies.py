@@ -1,7 +1,5 @@
 """Choices and policies: which operations, how often, how strong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from transform_draws import FREQUENCY, WIDTH, N, equally_likely, numbers_of, share_of, work

@@ -1,7 +1,5 @@
 """Operations, policies, erasing and mixing beside torchvision v2 and timm, if installed (`make interop`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Presets, and recipes of the docs: the same batches on any number of ranks and threads, and after a resume."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

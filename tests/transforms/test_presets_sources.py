@@ -1,7 +1,5 @@
 """Presets against the code that they name, written out with Pillow: means and deviations over draws of an image."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

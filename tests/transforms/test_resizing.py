@@ -1,7 +1,5 @@
 """Random sizes, resampled crops, and their filters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

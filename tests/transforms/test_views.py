@@ -1,7 +1,5 @@
 """Several views of each image: sizes and names, the same pixels as each view alone, broken images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

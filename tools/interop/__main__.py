@@ -5,8 +5,6 @@ docs/coming-from/ with the packages that they are about. Status 1 if a peer diff
 other rows.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

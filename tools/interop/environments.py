@@ -1,7 +1,5 @@
 """The environments of the peers, made once under build/interop/ with the versions that the table names."""
 
-from __future__ import annotations
-
 import tomllib
 
 from tools.environments import ROOT, Environment

@@ -5,8 +5,6 @@ imports the other package is theirs, and runs in the environment of that package
 ours. All run in one folder, which has photographs as a reader has them: `images/train/bear/bear_00.JPEG`, ….
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The data of the peers: one set of records in every container, and PNGs for peers that give pixels only."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import shutil

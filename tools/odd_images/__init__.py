@@ -4,8 +4,6 @@ python -m tools.odd_images FOLDER           writes the files
 python -m tools.odd_images --table FILE     writes docs/odd-images.md
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write the odd images into a folder, or the list of them into a document."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are damaged, hostile, or no images: most must fail to pack, some are harmless."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

@@ -1,7 +1,5 @@
 """Unusual JPEGs that are whole: orientations, colour spaces, codings, samplings, sizes."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import zlib

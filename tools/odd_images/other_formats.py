@@ -1,7 +1,5 @@
 """Whole images of other formats, depths, palettes and transparencies, under names that may not say what they are."""
 
-from __future__ import annotations
-
 import struct
 from io import BytesIO
 

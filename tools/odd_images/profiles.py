@@ -1,7 +1,5 @@
 """Colour profiles (ICC, version 2) that exchange or widen colours, so that ignoring one shows."""
 
-from __future__ import annotations
-
 import struct
 from itertools import product
 

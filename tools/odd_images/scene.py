@@ -1,7 +1,5 @@
 """The picture that the odd images show, and the parts of their files."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from dataclasses import dataclass

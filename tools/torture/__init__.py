@@ -4,8 +4,6 @@
 it cannot run. Every module of this folder without a leading underscore is a part.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`make torture [PART=name]`: run the parts and write benchmarks/results/torture-<name>.md."""
 
-from __future__ import annotations
-
 import sys
 import time
 from importlib import import_module

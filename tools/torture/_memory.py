@@ -1,7 +1,5 @@
 """Whether steps leave memory, threads or descriptors behind."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

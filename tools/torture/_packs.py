@@ -1,7 +1,5 @@
 """Disturbed packs: the commands, SIGKILL at random moments, calls that fail, and the checks of the result."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Parts that are a run of the tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

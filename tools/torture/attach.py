@@ -6,8 +6,6 @@ compared, so that other work of the machine affects both. The training must neve
 device (a clock here) during the step before, and has two workers: one and a half cores are in use, half a one is free.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

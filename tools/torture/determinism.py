@@ -8,8 +8,6 @@ were taken in another container, at another number of ranks. One process has all
 own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Every property holds for examples that no run has tried before; `make test` tries the same ones each time."""
 
-from __future__ import annotations
-
 from tools.torture._tests import run_tests
 
 

@@ -9,8 +9,6 @@ markers, damaged likewise, go through the device's code, built for the host, wit
 kernel's bits.
 """
 
-from __future__ import annotations
-
 from tools.torture.drivers import campaign
 
 SECONDS = 1800

@@ -1,7 +1,5 @@
 """The tests marked slow hold: full grids and large numbers of examples that `make test` has no time for."""
 
-from __future__ import annotations
-
 from tools.torture._tests import run_tests
 
 

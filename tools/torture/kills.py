@@ -5,8 +5,6 @@ then the same command runs to its end. In further rounds writes fail as on a ful
 on.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 import tempfile

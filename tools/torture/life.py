@@ -5,8 +5,6 @@ the kernel, whose slots are zero. A watchdog ends the run with the stacks of all
 minutes.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import random

@@ -3,8 +3,6 @@
 The figure is the proportional set size: memory that several processes share is divided between them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -11,8 +11,6 @@ file, of our own payloads also the record or the offset; what a checksum covers 
 what reading found. A step takes at most 20 seconds and, of Python and NumPy, 32 MiB (48 for tar, lists and tables).
 """
 
-from __future__ import annotations
-
 from tools.torture.drivers import PARSERS, campaign
 
 ARROW = ("table", "arrow")

@@ -4,8 +4,6 @@ In each round eight processes or more start in random order with random delays; 
 what was killed starts again. Some runs join the parts if they are the last, and the joining is killed as well.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import tempfile

@@ -5,8 +5,6 @@ equally often, and what stands at neighbouring positions, a cipher's row apart, 
 (chi-square, serial correlation). All seeds are fixed.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import tracemalloc

@@ -4,8 +4,6 @@ On a cluster of three nodes on this machine, each round packs 40 shards: a node 
 process of Ray in the middle of a shard, or the driver, which then starts again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

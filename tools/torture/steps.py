@@ -7,8 +7,6 @@ bits, steps give the same as torch, and an image finished as it is decoded equal
 allocation fails once: the result is a MemoryError or a status, and the next call with the same context is right.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

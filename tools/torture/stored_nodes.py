@@ -5,8 +5,6 @@ machine. Four nodes are killed in mid-epoch; four resume from the saved state wi
 batches, ids and pixels in sequence, are compared with those of one process on the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

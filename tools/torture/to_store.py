@@ -4,8 +4,6 @@ A machine is a process with a folder for work of its own, killed after a random 
 (moto). What is visible is looked at after each pair of kills.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -8,8 +8,6 @@ layout, and `crop_mirror_normalize` for uint8. `use_fast_idct` is the faster, le
 affinity and the queue's depth made no difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ resizes to aspect buckets only, so OpenCV crops and resizes what it decoded, in 
 from which labels come.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

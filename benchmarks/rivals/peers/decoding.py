@@ -4,8 +4,6 @@ All of these rivals get the same decoder and normalisation, so that the containe
 are a faster, less exact inverse DCT and upsampling; cv2's bilinear resize has no antialiasing.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import partial

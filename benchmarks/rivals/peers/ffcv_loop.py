@@ -8,8 +8,6 @@ ColorJitter with hue and no RandAugment. Its writer keeps no JPEG bytes: jpg enc
 Numba's compiling takes most of the first epoch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

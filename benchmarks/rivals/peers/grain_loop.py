@@ -6,8 +6,6 @@ a MapDataset that is shuffled, mapped and batched, so that each thread makes who
 no batch within 40 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

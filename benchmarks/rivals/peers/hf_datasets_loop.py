@@ -5,8 +5,6 @@ decodes when samples are read, for a whole batch, since the DataLoader asks for 
 `Image(decode=False)` gives the bytes; its own decoding with Pillow has not been timed here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Variants: lmdb (packed, with restart markers), plain (packed byte by byte, as ot
 pixels), folder.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Used as its page on PyTorch says: the map-style dataset with the "safe" loader, 
 Lance's threads do not survive a fork; a batch is one `take` (`__getitems__`), and the collate function decodes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

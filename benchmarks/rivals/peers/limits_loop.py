@@ -7,8 +7,6 @@ copy          the pixels of finished batches are copied
 memory        no loader: one batch again and again. With a network, what training alone reaches
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -5,8 +5,6 @@ decoded in `__getitem__` of a subclass, which is its documented place for transf
 with a `JpegImageFile` that torchvision decodes, has not been timed here.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

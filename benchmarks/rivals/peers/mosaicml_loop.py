@@ -6,8 +6,6 @@ decodes with Pillow, has not been timed here. A worker decodes a sample at a tim
 is iterable and yields samples; the collate function then makes the batch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ of JSON: images, seconds, and what the first batch looks like. In the case packi
 anew.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -7,8 +7,6 @@ shared libraries must be there (Debian: ffmpeg). The other variant decodes in th
 OpenCV, which leave the GIL.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import partial

@@ -10,8 +10,6 @@ The centre case decodes the middle only, since the files have a short side of 25
 RandAugment.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ recommends in place of its own, and the same transforms. Persistent workers, whi
 since there is no GPU to copy to.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from pathlib import Path
 from typing import Any

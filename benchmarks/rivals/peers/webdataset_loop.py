@@ -6,8 +6,6 @@ to the main process. Images are decoded after `batched`, which saves a copy. Its
 not been timed here. Each worker ends with a batch that may be smaller.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ options of its README: `resize_mode="keep_ratio"` with the short side, one proce
 OpenCV's area filter, its default for making images smaller.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ Predicted gains are upper bounds: removing a wait gains at most 1 / (1 - E), wit
 predicted if training and an exhausted loader share the cores; then advice that frees them comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Advice on a late loader: packing, FastLoader, workers, reading ahead. Each function says when it does not apply."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

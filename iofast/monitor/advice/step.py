@@ -1,7 +1,5 @@
 """Advice on what else limits a step: other programs, quotas, copies, synchronisations, launches, ranks, clocks."""
 
-from __future__ import annotations
-
 from iofast.monitor.advice.loader import pasted
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence
 from iofast.monitor.situation import Situation, gain

@@ -8,8 +8,6 @@ with the number of looks that saw it:
 All of it comes from the watched process: parts that cannot be parsed are skipped.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where the data lies, by the files that workers have open: one process is looked at in an interval."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

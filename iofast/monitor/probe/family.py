@@ -5,8 +5,6 @@ multiprocessing started: a child with its parent's command line (fork), or with 
 forkserver.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple

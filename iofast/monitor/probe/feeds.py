@@ -3,8 +3,6 @@
 The program's source is read as text and never run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

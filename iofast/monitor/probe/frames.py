@@ -6,8 +6,6 @@ forward functions that a backward runs again (activation checkpointing) are back
 decides, since training loops are often within closures of optimisers and within callbacks of frameworks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

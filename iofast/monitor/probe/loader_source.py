@@ -1,7 +1,5 @@
 """How a program makes its DataLoader: names and options in its source, which is parsed as text and never run."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -11,8 +11,6 @@ nested loop over something else do not count: a loop over epochs is no training 
 others gets answers from them, which look like batches, so it has no such lines.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence

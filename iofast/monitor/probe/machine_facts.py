@@ -1,7 +1,5 @@
 """The machine as a job has it: cores, quotas, disks, memory, other programs. What cannot be read is None."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

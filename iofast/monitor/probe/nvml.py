@@ -5,8 +5,6 @@ Busy is the share of time in which a kernel ran, however few of the SMs it used.
 later, without root) adds the shares of SMs, tensor cores and memory bandwidth at work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Loaders that report from inside: differences of a job's telemetry page, and the pages of its other ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import replace

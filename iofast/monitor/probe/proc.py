@@ -4,8 +4,6 @@ After a pause a look at one state takes about 20 µs, as nothing of it is in the
 a look covers the training thread and four of the others in turn, however many there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Looks at the Python stacks of a training and its workers, counted by what they saw."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

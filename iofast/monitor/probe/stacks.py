@@ -6,8 +6,6 @@ alone takes 13 ms (minimum of fifteen, a training with a few hundred modules). N
 rare that with the looks at /proc they cost less than 2 % of a core.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -4,8 +4,6 @@ An open file in /proc belongs to the thread that it was opened for: it never ans
 number. Reading it again costs 2 µs, less than opening it by name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a thread waits for, by the library that it waits in, or by the text of the line that called a C function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

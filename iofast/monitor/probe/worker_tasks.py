@@ -4,8 +4,6 @@ The innermost known call decides; a decode that PIL puts off until the resize is
 that called into C, the text of the line decides, and last the names of the user's functions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """One HTML page about all watched jobs, with the lines of layout.py: no network, no scripts, light and dark."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime

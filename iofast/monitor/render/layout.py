@@ -3,8 +3,6 @@
 Parts get rows in the order of their worth, so a terminal of 60×20 shows what matters and a large one everything.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """The model that all views share: a job's newest interval, verdict and history. It takes the same memory after days."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace

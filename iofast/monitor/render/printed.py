@@ -3,8 +3,6 @@
 docs/monitor.md has the schema of the objects.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

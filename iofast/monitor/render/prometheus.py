@@ -1,7 +1,5 @@
 """A Prometheus endpoint with the newest interval of every live job, on the loopback by default."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The live screen: the lines of layout.py on the alternate screen, redrawn in place, and its keys."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

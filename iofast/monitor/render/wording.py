@@ -1,7 +1,5 @@
 """A verdict as sentences, with text of the watched process made plain: its name may hold an escape sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Each is a function that yields (key or None, payload, label) of every record. It
 the environment of its own packages.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

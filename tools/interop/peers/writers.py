@@ -4,8 +4,6 @@ Each is a function that writes the JPEGs of a folder and yields (key or None, pa
 record. It knows nothing of iofast, and runs in the environment of its own packages.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

@@ -4,8 +4,6 @@ Parsers read damaged files; the kernel reads damaged images and applies odd work
 seed and its own number alone, so that a failed step can be repeated. It raises `AssertionError` if a rule is broken.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections import Counter

@@ -3,8 +3,6 @@
 Their counts go to FOLDER/NAME. `--steps SEED FIRST COUNT NAME` repeats steps in this process and keeps their files.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

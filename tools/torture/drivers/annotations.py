@@ -1,7 +1,5 @@
 """Boxes and keypoints in JSON that follow their image, and the orientation in EXIF blocks."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Damaged images of many bits and channels: `.npy`, PNG and TIFF."""
 
-from __future__ import annotations
-
 import io
 import random
 from pathlib import Path

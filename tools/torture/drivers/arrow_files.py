@@ -1,7 +1,5 @@
 """Tables of Hugging Face."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged index files in the user's cache folder."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of the torture that run drivers for a time, on a build with sanitizers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

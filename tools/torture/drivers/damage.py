@@ -1,7 +1,5 @@
 """Changes to bytes, numbers and JSON, as a failing disk or an attacker makes them."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Damaged JPEGs and any work for the device's code, built for the host."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged JPEGs through every function of the kernel, and through every way to decode a region."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Random images and random work for the kernel's steps: usual, extreme and impossible."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """LMDB files of other programs: plain images by key."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Manifest and index of our own containers."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

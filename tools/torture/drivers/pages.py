@@ -1,7 +1,5 @@
 """Pages of our LMDB files: they have no checksum, but payloads and index in them do."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import struct

@@ -4,8 +4,6 @@ An error is one line that names a file of the set. A payload with a checksum is 
 error that reading found.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Steps of a driver, one after another, with their time and memory."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """Sound containers of ours as bytes, with their records and the places of manifest and index."""
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

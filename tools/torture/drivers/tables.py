@@ -1,7 +1,5 @@
 """Lists of image files: CSV, TSV, JSON lines, Parquet."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

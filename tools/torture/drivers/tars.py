@@ -1,7 +1,5 @@
 """Tar shards of other programs: USTAR, GNU and pax members in any order, with any values in their headers."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

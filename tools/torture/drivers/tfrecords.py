@@ -1,7 +1,5 @@
 """TFRecord files of other programs: framing, and Examples in it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
