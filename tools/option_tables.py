@@ -47,7 +47,7 @@ def loader_text(name: str) -> str:
 
 def _flag(each: Field[Any]) -> str:
     metavar = each.metadata["metavar"]
-    value = "" if each.type == "bool" else f" {metavar or each.name.upper()}"
+    value = "" if each.type is bool else f" {metavar or each.name.upper()}"
     return f"`--{each.name.replace('_', '-')}{value}` | {each.metadata['text'].replace('|', chr(92) + '|')}"
 
 

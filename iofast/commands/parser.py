@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import Field
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from iofast.errors import OptionError, did_you_mean
 
@@ -13,21 +13,21 @@ from iofast.errors import OptionError, did_you_mean
 _KEYWORD = re.compile(r"""(?<![\w./'"=,-])([a-z][a-z_]*)(=True\b|=|(?![\w./=-]))""")
 
 
-_KINDS: dict[str, dict[str, Any]] = {  # by the type of an option; the class of the options parses other values
-    "bool": {"action": "store_true"},
-    "int": {"type": int},
-    "int | None": {"type": int},
-    "tuple[int, ...]": {"type": int, "action": "append"},
-    "tuple[str, str] | None": {"nargs": 2},
-    "float": {"type": float},
-    "float | None": {"type": float},
-    "Literal['auto', 'off']": {"action": "store_const", "const": "off"},
+_KINDS: dict[Any, dict[str, Any]] = {  # by the type of an option; the class of the options parses other values
+    bool: {"action": "store_true"},
+    int: {"type": int},
+    int | None: {"type": int},
+    tuple[int, ...]: {"type": int, "action": "append"},
+    tuple[str, str] | None: {"nargs": 2},
+    float: {"type": float},
+    float | None: {"type": float},
+    Literal["auto", "off"]: {"action": "store_const", "const": "off"},
 }
 
 
 def add_option(group: argparse._ActionsContainer, each: Field[Any], **more: Any) -> None:
     """Add an option that is a field of a dataclass (`option.option`), with `more` arguments of `add_argument`."""
-    about, kind = each.metadata, _KINDS.get(str(each.type).replace('"', "'"), {})
+    about, kind = each.metadata, _KINDS.get(each.type, {})
     flag = about.get("flag") or f"--{each.name.replace('_', '-')}"
     more |= {"metavar": about["metavar"]} if about["metavar"] else {}
     group.add_argument(flag, dest=each.name, help=about["text"].replace("%", "%%"), **kind, **more)

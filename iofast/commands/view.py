@@ -148,7 +148,7 @@ def parse_indices(text: str, count: int) -> list[int]:
 def presets() -> dict[str, Callable[..., Any]]:
     """Return the functions of `iofast.transforms` that return a list of transforms or Views, by name."""
     functions = {name: getattr(transforms, name) for name in transforms.__all__}
-    kinds = ("list[Transform]", "Views")
+    kinds = (list[transforms.Transform], transforms.Views)
     return {
         name: each
         for name, each in sorted(functions.items())

@@ -48,8 +48,6 @@ def faults(path: Path) -> Iterator[str]:
         yield f"{lines} lines"
     if tree.body and not ast.get_docstring(tree):
         yield "no docstring"
-    if names and "from __future__ import annotations" not in text:
-        yield "no future annotations"
     for function in functions:
         if (lines := code_lines(function, text)) > MAX_CODE_LINES:
             yield f"{lines} lines of code in {function.name}"
