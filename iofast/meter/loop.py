@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from iofast.errors import OptionError, shown
-from iofast.meter.clock import StallClock, cuda_device
+from iofast.meter.clock import StallClock
 from iofast.meter.page import LoaderInfo
 from iofast.meter.stats import MeterStats
+
+if TYPE_CHECKING:
+    import torch
 
 Batch = TypeVar("Batch")
 
@@ -39,7 +42,22 @@ def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = 
         raise OptionError(f"watch takes an iterable of batches, found {type(loader).__name__}")
     if not isinstance(name, str | None):
         raise OptionError(f"name must be a str, found {shown(name)}")
-    return Meter(loader, name, cuda_device(device))
+    return Meter(loader, name, None if device is None else str(checked_device(device)))
+
+
+def checked_device(device: Any) -> torch.device:
+    """Return a device of torch; one that torch does not know or see raises OptionError."""
+    import torch
+
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        raise OptionError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
+        ) from None
+    if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
+        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
+    return checked
 
 
 class Meter(Iterable[Batch], Generic[Batch]):

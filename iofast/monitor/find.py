@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from iofast.errors import IofastError
-from iofast.meter import page_of, pages
+from iofast.meter import pages
 from iofast.monitor.probe.family import WORKER, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import (
@@ -80,6 +80,7 @@ class ProcessTable:
             with contextlib.suppress(OSError):
                 if user is None or folder(pid).stat().st_uid == user:
                     self.processes[pid] = _Candidate(stat, command_line(pid))
+        self.pages = {page.pid: page for page in pages()}
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
@@ -121,7 +122,7 @@ class ProcessTable:
         process = self.processes.get(pid)
         if process is None or not process.may_train:
             return False
-        return self._has_loader(pid) or any(page.pid == pid for page in pages())
+        return pid in self.pages or self._has_loader(pid)
 
     def job(self, pid: int) -> Job | None:
         """The job of a training process; None when it has ended."""
@@ -130,7 +131,7 @@ class ProcessTable:
         except Gone:
             return None
         rank, size = rank_of(pid) or (None, None)
-        if rank is None and (page := page_of(pid, stat.start_time)) is not None:
+        if rank is None and (page := self.pages.get(pid)) is not None:
             rank, size = page.rank, page.world_size or None
         words = command_line(pid).decode(errors="replace").split("\0")
         return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
@@ -146,7 +147,7 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
     """
     table = ProcessTable(os.geteuid())
     own = table.above(os.getpid())
-    sure = {page.pid for page in pages()}.union(on_gpu) & table.processes.keys()
+    sure = table.pages.keys() | set(on_gpu)
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
     likely = []
     for pid, process in table.processes.items():

@@ -104,7 +104,7 @@ class Watch:
             loaders=loaders,
             data_folder=self._files.folder,
             notes=self._noted(devices),
-            peers={**self._peers.take(), **self._pages.peers()},
+            peers={**self._peers.take(), **self._pages.peers},
             file_bytes=self._files.image_bytes,
             image_root=self._files.image_root(self._source.root if self._source else "", self._named),
             source=self._source,
