@@ -61,13 +61,12 @@ class StallClock:
         return anew, ()  # a copy measures for itself
 
     def begin(self, epoch: int | None = None) -> Pass:
-        """Begin a pass. `epoch` is its number on the telemetry page, by default the number of passes before it."""
-        number = next(self._passes)
+        """Begin a pass. `epoch` is its number on the telemetry page; by default passes are counted from 0."""
         if self._times is None:
             self._times = self._device_times()
             if self._times is not None:
                 self.slot.info = replace(self.slot.info, device=self._times.name)
-        return Pass(self, number if epoch is None else epoch, self._times)
+        return Pass(self, next(self._passes) if epoch is None else epoch, self._times)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """Return a context manager that measures the phase `name` of the step."""
@@ -223,30 +222,25 @@ class Pass:
         self._batch += 1
         if clock.stages is not None:
             clock.stages.queue.add(wait_ns=wait)
-        if self._times is not None:
-            self._end_step(self._times, self._times.mark())
-            self._times.collect()
+        if (times := self._times) is not None:
+            event = times.mark()
+            times.step(self._before, self._waiting, self._arrived, event)
+            self._before, self._waiting, self._arrived = event, None, None
+            times.collect()
         if now >= clock.publish_at:
             self._see_queue()
             clock.publish(self._epoch, now)
 
-    def _end_step(self, times: DeviceTimes, got: Any | None) -> None:
-        """Queue the step between two `got`. At the end of a pass there is none, and the last events end no step."""
-        times.step(self._before, self._waiting, self._arrived, got)
-        self._before, self._waiting, self._arrived = got, None, None
-
     def left(self) -> None:
         """End the pass: at its end, by an error, or because the consumer left. May be called in a finalizer."""
         clock = self._clock
-        if self._times is not None:
-            self._end_step(self._times, None)
         if self._batch:
             now = self._now()  # behind a next() without a batch, in which a DataLoader ends its workers
             clock.sums.mine()[_START_NS] += self._waited(now)
             self._see_queue()
             if now >= clock.publish_at - PUBLISH_NS + END_NS:
                 clock.publish(self._epoch, now)
-        self._last = self._since = None
+        self._last = self._since = self._before = self._waiting = self._arrived = None
 
     def _see_queue(self) -> None:
         """Add the time since the last look, of the thread that began the pass."""

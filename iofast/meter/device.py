@@ -3,7 +3,7 @@
 The device stamps an event when it reaches it on the consumer's stream. Events at entry and return of next() enclose the
 time in which the stream had no work because the batch was late. While the device has work queued, both are stamped
 together, however long the host waited. A third event, when the batch is ready but not copied, splits off the transfer.
-Events are read some steps later, when the device has passed them, and used again.
+Events are read some steps later, when the device has passed them.
 """
 
 import threading
@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from iofast.meter.counters import Cells, StageCounter
 
 MAX_PENDING: Final = 256  # intervals not yet read; CUDA lets the host run about a thousand launches ahead
-_SPARE: Final = 512  # events kept for reuse
 RECENT: Final = 1024  # steps in a median
 
 
@@ -39,7 +38,6 @@ class DeviceTimes:
         self.steps = self.step_ns = self.stall_ns = 0
         self.recent: deque[int] = deque(maxlen=RECENT)
         self._cuda = cuda
-        self._spare: deque[Any] = deque(maxlen=_SPARE)
         self._pending: deque[_Interval] = deque()
         self._reading = threading.Lock()  # tried, never waited for: one reader at a time is enough
         self._broken = False
@@ -51,10 +49,7 @@ class DeviceTimes:
         try:
             if self._cuda.is_current_stream_capturing():
                 return None  # the event would become a part of the graph
-            try:
-                event = self._spare.pop()
-            except IndexError:
-                event = self._cuda.Event(enable_timing=True)
+            event = self._cuda.Event(enable_timing=True)
             event.record(self._cuda.current_stream(self.name))
         except RuntimeError:
             self._broken = True  # training's next CUDA call raises the same error
@@ -62,18 +57,14 @@ class DeviceTimes:
         return event
 
     def phase(self, sums: Cells, start: Any | None, end: Any | None) -> None:
-        """Queue a phase to be read. `sums` are the fields of PhaseTotals."""
+        """Queue a phase to be read, unless an event is missing. `sums` are the fields of PhaseTotals."""
         if start is not None and end is not None:
             self._pending.append(_Interval(start, end, sums))
-        else:
-            self._forget(start, end)
 
     def step(self, before: Any | None, waiting: Any | None, arrived: Any | None, got: Any | None) -> None:
         """Queue a step to be read, unless an event is missing; `got` may be the `before` of the next one."""
         if before is not None and waiting is not None and got is not None:
             self._pending.append(_Interval(before, got, None, waiting, arrived))
-        else:  # `before` may be the end of a step that is not read yet
-            self._forget(waiting, arrived)
 
     def collect(self) -> None:
         """Read the intervals that the device has passed."""
@@ -92,25 +83,19 @@ class DeviceTimes:
         finally:
             self._reading.release()
 
-    def _forget(self, *events: Any | None) -> None:
-        """Use events again, which belong to no interval."""
-        self._spare.extend(event for event in events if event is not None)
-
     def _read(self, interval: _Interval) -> None:
         length = _between(interval.start, interval.end)
         if interval.phase is not None:
             row = interval.phase.mine()
             row[1] += 1
             row[2] += length
-            self._forget(interval.end)  # the end of a step is the start of the next one
-        else:
-            self.steps += 1
-            self.step_ns += length
-            self.stall_ns += min(length, _between(interval.waiting, interval.end))
-            self.recent.append(length)
+            return
+        self.steps += 1
+        self.step_ns += length
+        self.stall_ns += min(length, _between(interval.waiting, interval.end))
+        self.recent.append(length)
         if interval.arrived is not None and self._copies is not None:
             self._copies.add(0, wait_ns=_between(interval.arrived, interval.end))
-        self._forget(interval.start, interval.waiting, interval.arrived)
 
 
 def _between(start: Any, end: Any) -> int:

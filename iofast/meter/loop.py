@@ -21,7 +21,7 @@ Batch = TypeVar("Batch")
 
 _DEPTH = 4  # of nested lists and dictionaries in the search for a tensor
 _FIELDS = 8  # entries of each in that search: a batch may be a list of ten thousand strings
-_IMAGE_DIMENSIONS = 3  # a list of such tensors is a list of images
+_IMAGE = 3  # dimensions: a list of such tensors is a list of images
 
 
 def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = None) -> Meter[Batch]:
@@ -127,32 +127,20 @@ class _Batches(Iterator[Batch]):
         return batch
 
 
-def samples(batch: object, depth: int = _DEPTH) -> int | None:
+def samples(batch: Any, depth: int = _DEPTH) -> int | None:
     """Return a batch's number of samples: its first tensor's first dimension, or the length of a list of images."""
     if not isinstance(batch, list | tuple):  # checked first: the usual case, and the fastest check
-        dimensions = _dimensions(batch)
-        if dimensions is not None:
-            return int(batch.shape[0]) if dimensions else None  # type: ignore[attr-defined]
+        if isinstance(shape := getattr(batch, "shape", None), tuple):
+            return int(shape[0]) if shape else None
         if not isinstance(batch, Mapping):
             return None
         batch = list(batch.values())
-    if not depth:
-        return None
-    for field in batch[:_FIELDS]:
-        if isinstance(field, list) and field and all(_dimensions(each) == _IMAGE_DIMENSIONS for each in field):
+    for field in batch[:_FIELDS] if depth else ():
+        if isinstance(field, list) and field and all(len(getattr(each, "shape", ())) == _IMAGE for each in field):
             return len(field)  # images of different sizes
         if (count := samples(field, depth - 1)) is not None:
             return count
     return None
-
-
-def _dimensions(value: object) -> int | None:
-    """Return the dimensions of a tensor or array, None for anything else and for nested tensors, which raise."""
-    try:
-        shape = value.shape  # type: ignore[attr-defined]
-        return len(shape) if isinstance(shape, tuple) else None
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def _described(loader: object, device: str | None) -> LoaderInfo:

@@ -105,8 +105,7 @@ class _OwnPage:
 
     def __init__(self) -> None:
         self.loaders: dict[int, LoaderReport] = {}  # by serial
-        self.page: Page | None = None
-        self.path = Path()
+        self.path: Path | None = None
         self.impossible = False
 
     def write(self) -> None:
@@ -114,13 +113,14 @@ class _OwnPage:
         if self.impossible:
             return
         try:
-            page = self.page or self._made()
+            pid, here = os.getpid(), machine()
+            started = start_time(pid) or 0
+            self.path = self.path or _folder() / f"{pid}-{started}.json"
             loaders = sorted(self.loaders.copy().values(), key=lambda report: report.serial)[:MAX_LOADERS]
             ranks = ((each.info.rank, each.info.world_size) for each in loaders if each.info.rank is not None)
             rank, world_size = next(ranks, (None, 0))
-            page = replace(page, loaders=tuple(loaders), rank=rank, world_size=world_size)
             with owned.writing(self.path, 0o600, durable=False) as file:
-                file.write(to_json(page).encode())
+                file.write(to_json(Page(pid, started, here, rank, world_size, tuple(loaders))).encode())
         except (OSError, ValueError, TypeError) as error:
             self.end()
             _LOG.debug("no telemetry page: %s", error)
@@ -128,22 +128,19 @@ class _OwnPage:
     def end(self) -> None:
         """Remove the page, and write none again."""
         self.impossible = True
-        if self.page is not None:
+        if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def _made(self) -> Page:
-        pid = os.getpid()
-        started, folder = start_time(pid), next(iter(folders()), None)
-        if started is None or folder is None:
-            raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
-        with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
-            folder.mkdir(0o700)
-        owned.trust(folder)
-        pages()  # removes what killed processes have left
-        self.path = folder / f"{pid}-{started}.json"
-        self.page = Page(pid, started, machine())
-        return self.page
+
+def _folder() -> Path:
+    """The folder of this process's page, without what killed processes have left."""
+    folder = folders()[0]
+    with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
+        folder.mkdir(0o700)
+    owned.trust(folder)
+    pages()
+    return folder
 
 
 _process = _OwnPage()
