@@ -7,12 +7,12 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from iofast.monitor.probe.calls import Call
 from iofast.monitor.probe.loops import Loop, Loops
-from iofast.monitor.probe.waits import Wait
-from iofast.monitor.snapshot import WaitSource
+from iofast.monitor.snapshot import WaitSite, WaitSource
 
 _ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
 _NEXT = frozenset({"__next__", "__anext__"})
@@ -58,17 +58,17 @@ class Feeds:
         finally:
             os.close(file)
 
-    def trains(self, calls: Sequence[Call], wait: Wait) -> bool:
+    def trains(self, calls: Sequence[Call], wait: WaitSite) -> bool:
         """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
         return bool(self._asyncio_loops(wait)) or any(
             loop.first <= call.line <= loop.last for call in calls for loop in self._loops_of(call)
         )
 
-    def entry(self, calls: Sequence[Call], wait: Wait | None) -> int | None:
+    def entry(self, calls: Sequence[Call], wait: WaitSite | None) -> int | None:
         """The place of the outermost function that is at a line where it gets its batch; None where there is none."""
         return next((place for place in range(len(calls) - 1, -1, -1) if self._gets(calls, place, wait)), None)
 
-    def _gets(self, calls: Sequence[Call], place: int, wait: Wait | None) -> bool:
+    def _gets(self, calls: Sequence[Call], place: int, wait: WaitSite | None) -> bool:
         call, callee, loops = calls[place], calls[place - 1].name if place else "", self._loops_of(calls[place])
         if any(call.line in loop.head for loop in loops):
             return True
@@ -80,16 +80,15 @@ class Feeds:
         """The training loops of the user's function that a call is in; none where its file cannot be read."""
         return self._loops(call.path).of(call.name) if call.user else []
 
-    def awaits(self, wait: Wait) -> Call | None:
+    def awaits(self, wait: WaitSite) -> WaitSite | None:
         """The line at which an asyncio training waits for its batch while all its tasks sleep.
 
         No stack shows it, as a sleeping task is on none. None where the training may wait for something else as well.
         """
-        loops, at = self._asyncio_loops(wait), wait.at
-        if not loops or not loops[0].fed:
+        loop = next(iter(self._asyncio_loops(wait)), None)
+        if loop is None or not loop.fed:
             return None
-        return Call(loops[0].function, "", at.path, loops[0].awaits[0], at.where, at.user)
+        return replace(wait, line=loop.awaits[0], function=loop.function, call="asyncio")
 
-    def _asyncio_loops(self, wait: Wait) -> list[Loop]:
-        runs = wait.source is WaitSource.EVENTS and wait.at.user
-        return self._loops(wait.at.path).run_at(wait.at.line) if runs else []
+    def _asyncio_loops(self, wait: WaitSite) -> list[Loop]:
+        return self._loops(wait.file).run_at(wait.line) if wait.source is WaitSource.EVENTS else []

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from iofast.monitor.probe import frames, worker_tasks
-from iofast.monitor.probe.calls import Call, Stack
+from iofast.monitor.probe.calls import Call, Stack, wait_of
 from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.waits import Wait, wait_of
 from iofast.monitor.snapshot import Frame, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
 
 _MOST_SITES = 20
@@ -45,7 +44,7 @@ class StackCounts:
             self._syncs[seen.sync] += stack.looks
         loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
         if seen.wait is not None and (loader or seen.frame is Frame.WAITING):
-            self._waits[_site(seen.wait, loader=loader)] += stack.looks
+            self._waits[replace(seen.wait, loader=loader)] += stack.looks
         if seen.inline:
             self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
         self._trains |= seen.trains
@@ -83,7 +82,7 @@ class StackCounts:
 
     def _stand(self, pid: int, calls: Sequence[Call]) -> None:
         if (wait := wait_of(calls, self._text)) is not None:
-            self._stands[pid] = _site(wait, loader=False)
+            self._stands[pid] = wait
 
     def figures(self) -> StackFigures:
         """Shares of the looks."""
@@ -102,8 +101,3 @@ class StackCounts:
             trains=self._trains,
             compiled=self._compiled,
         )
-
-
-def _site(wait: Wait, *, loader: bool) -> WaitSite:
-    """Where a thread waits; the share is not known yet."""
-    return WaitSite(wait.at.path, wait.at.line, wait.at.name, wait.call, wait.source, loader, 0.0)
