@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.verdicts import kept
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.nvml import NvmlProbe
-from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.probe.states import Gone
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import Snapshot
 from iofast.monitor.watching import Watch
@@ -39,7 +39,7 @@ def observe(pid: int, seconds: float) -> Observation:
         while until < since + 1e9 * seconds:
             snapshots.append(watch.interval())
             until = time.monotonic_ns()
-    except JobEnded:
+    except Gone:
         pass
     finally:
         watch.close()

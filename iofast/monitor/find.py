@@ -175,7 +175,7 @@ def job_of(pid: int) -> Job:
     try:
         owner = folder(pid).stat().st_uid
         stat = read_stat(pid)
-    except (OSError, Gone):
+    except OSError:
         raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")

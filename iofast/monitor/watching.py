@@ -32,7 +32,7 @@ _HURRIED_S: Final = 5.0  # without a batch: bursts can be 30 s apart, and only t
 
 
 class Watch:
-    """Snapshots of a job. The constructor and `interval` raise JobEnded. The caller closes `nvml`."""
+    """Snapshots of a job. The constructor and `interval` raise Gone. The caller closes `nvml`."""
 
     def __init__(self, job: Job, options: WatchOptions | None = None, nvml: NvmlProbe | None = None) -> None:
         self.job = job
@@ -86,7 +86,7 @@ class Watch:
         before, now = time.thread_time(), time.monotonic()
         seconds = max(now - self._taken_at, 1e-3)
         self._taken_at = now
-        main, processes, threads = self._proc.take(seconds)
+        main, processes, threads = self._proc.take()
         self._files.glimpse([*self._proc.workers, self.job.pid])
         devices = self._devices(tuple(each.pid for each in processes), seconds)
         loaders = self._pages.take()  # before their rank

@@ -120,7 +120,7 @@ class Peers:
         for pid in _siblings(job.pid):
             rank, size = rank_of(pid) or (job.rank, 0)
             if rank != job.rank and size == job.world_size and len(self._threads) < _MOST_PEERS:
-                with contextlib.suppress(Gone, OSError):
+                with contextlib.suppress(OSError):
                     self._threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
 
     def look(self) -> None:
@@ -133,7 +133,9 @@ class Peers:
 
     def take(self) -> dict[int, float]:
         """Share of the looks since the last take in which a rank waited for a queue, by rank."""
-        return {rank: thread.take()[2].get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings}
+        return {
+            rank: thread.take().doings.get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings
+        }
 
 
 def _siblings(pid: int) -> list[int]:
