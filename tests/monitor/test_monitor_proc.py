@@ -226,7 +226,7 @@ TREES = {
 
 
 def roles(proc: ProcFolder) -> dict[int, str]:
-    return {kin.pid: kin.role for kin in Family(10).kin()}
+    return {pid: role for (pid, _), role in Family(10).roles().items()}
 
 
 @pytest.mark.parametrize("name", TREES)

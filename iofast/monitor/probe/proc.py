@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from iofast.monitor.probe.family import Family, Kin
+from iofast.monitor.probe.family import Family
 from iofast.monitor.probe.states import Gone, ProcFiles, Thread, folder, grown, parse_stat, read_stat
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
@@ -27,11 +27,12 @@ _SELDOM_S: Final = 5.0  # and then one take in so many seconds
 class _Process(ProcFiles):
     """One process, and its counts at the last take."""
 
-    def __init__(self, kin: Kin, *, new: bool) -> None:
-        """`new`: it began after the last take. Raises Gone."""
-        super().__init__(folder(kin.pid))
-        self.kin = kin
-        self.thread = Thread(kin.pid, self.folder / "task" / str(kin.pid), new=new)
+    def __init__(self, key: tuple[int, int], role: str, *, new: bool) -> None:
+        """`key`: pid and start time; `new`: it began after the last take. Raises Gone."""
+        self.pid, self.start_time = key
+        super().__init__(folder(self.pid))
+        self.role = role
+        self.thread = Thread(self.pid, self.folder / "task" / str(self.pid), new=new)
         self.taken = self.thread.take()  # its main thread's part of the last take
         self._stat = parse_stat(self.read("stat"))
         self._counts = self._read()
@@ -43,9 +44,9 @@ class _Process(ProcFiles):
         before, self._counts = self._counts, self._read()
         self.taken, counts = self.thread.take(), grown(self._counts, before)
         return ProcessFigures(
-            pid=self.kin.pid,
-            start_time=self.kin.start_time,
-            role=self.kin.role,
+            pid=self.pid,
+            start_time=self.start_time,
+            role=self.role,
             name=self._stat.name,
             cpu_s=max(counts["cpu_s"], self.taken.seconds["cpu_s"]),
             runnable_s=self.taken.seconds.get("waited_s"),
@@ -82,7 +83,7 @@ class ProcProbe:
         self._turn = 0
         self._children = b""
         self._started = False
-        self._main = _Process(Kin(job.pid, job.start_time, "main"), new=False)
+        self._main = _Process((job.pid, job.start_time), "main", new=False)
         self._changed_at = time.monotonic()
         self._search()
         self._started = True
@@ -90,7 +91,7 @@ class ProcProbe:
     @property
     def workers(self) -> tuple[int, ...]:
         """Process ids of the loader's workers."""
-        return tuple(each.kin.pid for each in self._kin.values() if each.kin.role == "worker")
+        return tuple(each.pid for each in self._kin.values() if each.role == "worker")
 
     def look(self) -> Doing:
         """Look at the training thread, and at the states of some others."""
@@ -118,15 +119,15 @@ class ProcProbe:
         """Find the processes below, and the threads with names that we know."""
         if read_stat(self.job.pid).start_time != self.job.start_time:
             raise Gone(f"process {self.job.pid} has ended: its number is another's now")
-        found = {(kin.pid, kin.start_time): kin for kin in self._family.kin()}
+        found = self._family.roles()
         self._searched_at = time.monotonic()
         self._end(self._kin.keys() - found.keys())
-        for key, kin in found.items():
+        for key, role in found.items():
             if key in self._kin:
-                self._kin[key].kin = kin
+                self._kin[key].role = role
             elif len(self._kin) + len(self._threads) < _MOST_OPEN:
                 with contextlib.suppress(OSError):
-                    self._kin[key] = _Process(kin, new=self._started)
+                    self._kin[key] = _Process(key, role, new=self._started)
             else:
                 self.notes["many"] = f"only {_MOST_OPEN} of the job's processes and threads are looked at"
         self._search_threads()
@@ -145,7 +146,7 @@ class ProcProbe:
                 if name.startswith(_NAMED) and len(self._kin) + len(self._threads) < _MOST_OPEN:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
-        self._in_turn = [each.thread for each in self._kin.values() if each.kin.role == "worker"]
+        self._in_turn = [each.thread for each in self._kin.values() if each.role == "worker"]
         self._in_turn += [thread for _, thread in self._threads.values()]
 
     def take(self) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:

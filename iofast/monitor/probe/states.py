@@ -137,10 +137,9 @@ class ProcFiles:
                 self._open[name] = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
             raw = os.pread(self._open[name], 4096, 0)
         except (FileNotFoundError, ProcessLookupError):
-            raw = b""
-            name = "stat"
+            raise Gone(f"{self.folder} has ended") from None
         if not raw and name == "stat":
-            raise Gone(f"{self.folder.name} has ended")
+            raise Gone(f"{self.folder} has ended")
         return raw
 
     def __del__(self) -> None:
