@@ -66,7 +66,7 @@ class Loops:
         for node in ast.walk(self._tree):
             if isinstance(node, Function):
                 self._functions.setdefault(node.name, []).append(node)
-        self._search(self._tree, "<module>", frozenset())
+        self._search(self._tree, "<module>")
         self.loops.sort(key=lambda loop: loop.last - loop.first)
 
     def of(self, function: str) -> list[Loop]:
@@ -86,51 +86,39 @@ class Loops:
             names = names.union(*(_mentioned(body) for name in missing for body in self._functions[name]))
         return [loop for loop in self.loops if loop.awaits and loop.function in functions]
 
-    def _search(self, node: ast.AST, function: str, batch: frozenset[str]) -> None:
-        """Add the loops below a node. `batch`: names of what the loops around it have got."""
+    def _search(self, node: ast.AST, function: str) -> None:
+        """Add the scopes below a node that train."""
         for child in ast.iter_child_nodes(node):
-            inside, known = function, batch
-            if isinstance(child, Function):
-                inside, known = child.name, frozenset[str]()
+            inside = child.name if isinstance(child, Function) else function
             if isinstance(child, Scope):
-                known = self._add(child, inside, known)
-            self._search(child, inside, known)
+                self._add(child, inside)
+            self._search(child, inside)
 
-    def _add(self, scope: Scope, function: str, batch: frozenset[str]) -> frozenset[str]:
-        """Add a scope if it trains; return the names of what it has got, for the loops in it."""
+    def _add(self, scope: Scope, function: str) -> None:
         head = range(0)
-        if isinstance(scope, Function):
-            batch = frozenset(node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
-        elif isinstance(scope, For) and not _is_counter(scope.iter):
-            if batch.isdisjoint(_names(scope.iter)):  # no part of a batch
-                head = range(scope.lineno, _last_line(scope.iter) + 1)
-            batch |= _assigned(scope)
+        if isinstance(scope, For) and not _is_counter(scope.iter):
+            head = range(scope.lineno, _last_line(scope.iter) + 1)
         nodes = list(_turn(scope, nested=True))
-        if any(self._trains(call) for call in _calls(nodes if head else _turn(scope, nested=False))):
-            gets = frozenset[int]()
-            if not head:
-                statements = [node for node in nodes if isinstance(node, ast.stmt)]
-                gets, got = self._gets(scope, statements)
-                batch |= got
-            awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
-            awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
-            fed = all(line in head or line in gets for line in awaits)
-            self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
-        return frozenset() if isinstance(scope, Function) else batch
+        if not any(self._trains(call) for call in _calls(nodes if head else _turn(scope, nested=False))):
+            return
+        gets = frozenset[int]() if head else self._gets(scope, [node for node in nodes if isinstance(node, ast.stmt)])
+        awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
+        awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
+        fed = all(line in head or line in gets for line in awaits)
+        self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
 
-    def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> tuple[frozenset[int], frozenset[str]]:
-        """The lines of a scope that get a batch, and its names."""
-        counters, lines, batch = _assigned(scope), set[int](), frozenset[str]()
+    def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> frozenset[int]:
+        """The lines of a scope that get a batch."""
+        counters, lines = _assigned(scope), set[int]()
         if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
-            return frozenset(), batch
+            return frozenset()
         for statement in (scope, *statements) if isinstance(scope, ast.While) else statements:
             within = list(_within(statement))
             got: list[ast.expr] = [call for call in _calls(within) if _GETS.match(called(call))]
-            if (names := _assigned(statement)) and not any(map(self._trains, _calls(within))):
+            if _assigned(statement) and not any(map(self._trains, _calls(within))):
                 got += [node for node in within if isinstance(node, ast.Await)]
-            batch |= names if got else frozenset()
             lines.update(line for node in got for line in range(node.lineno, _last_line(node) + 1))
-        return frozenset(lines), batch
+        return frozenset(lines)
 
     def _trains(self, call: ast.Call, depth: int = 0) -> bool:
         """Whether a call trains the network, or calls a function of this file that does."""
