@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from iofast.monitor.probe.calls import Call, Patterns, wait_of
-from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.worker_tasks import task_of
 from iofast.monitor.snapshot import Frame, SyncSite, WaitSite, WaitSource, WorkerTask
 

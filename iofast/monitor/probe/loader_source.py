@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.loops import called
+from iofast.monitor.probe.loops import Feeds, called
 from iofast.monitor.probe.states import command_line, folder, interpreted
 from iofast.monitor.snapshot import LoaderSource
 
