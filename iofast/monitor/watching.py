@@ -10,9 +10,8 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from iofast.monitor.probe.data_folders import DataFolders
+from iofast.monitor.probe.data_folders import DataFolders, program_of
 from iofast.monitor.probe.family import Peers
-from iofast.monitor.probe.loader_source import loader_source, named_paths
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
@@ -43,7 +42,7 @@ class Watch:
         self._pages = PagesProbe(job)
         self._peers = Peers(job)
         self._files = DataFolders()
-        self._source, self._named = loader_source(job.pid), named_paths(job.pid)
+        self._source, self._named = program_of(job.pid)
         self._stacks = StackProbe(job) if self.options.stacks != "off" else None
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._silent_s = 0.0
