@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from threading import get_ident, get_native_id
 from typing import Any, Final, Self
@@ -42,7 +41,7 @@ class StallClock:
     `queue`. Tests replace `now`, which returns nanoseconds, and `cuda`, None for torch.cuda.
     """
 
-    def __init__(self, info: LoaderInfo, *, device: str | None = None, stages: Stages | None = None) -> None:
+    def __init__(self, info: LoaderInfo, device: str | None = None, stages: Stages | None = None) -> None:
         self.stages = stages
         self.slot = Slot(info)  # whose `info` may be replaced at any time
         self.now: Callable[[], int] = time.monotonic_ns
@@ -57,8 +56,7 @@ class StallClock:
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        anew = partial(StallClock, self.slot.info, device=self.device, stages=self.stages)
-        return anew, ()  # a copy measures for itself
+        return StallClock, (self.slot.info, self.device, self.stages)  # a copy measures for itself
 
     def begin(self, epoch: int | None = None) -> Pass:
         """Begin a pass. `epoch` is its number on the telemetry page; by default passes are counted from 0."""
@@ -145,8 +143,6 @@ class StallClock:
 class _Phase:
     """A phase of a step, for one use: by the host's clock, or by a device's between events on the consumer's stream."""
 
-    __slots__ = ("_now", "_start", "_sums", "_times")
-
     def __init__(self, sums: Cells, now: Callable[[], int], times: DeviceTimes | None) -> None:
         self._sums, self._now, self._times = sums, now, times
         self._start: Any = None
@@ -170,11 +166,6 @@ class Pass:
 
     On a device it marks events: `waiting` and `got` for each batch, between them perhaps `arrived`.
     """
-
-    __slots__ = (
-        "_arrived", "_batch", "_before", "_before_ns", "_clock", "_epoch", "_last", "_now", "_queued", "_since",
-        "_thread", "_times", "_waiting",
-    )  # fmt: skip
 
     def __init__(self, clock: StallClock, epoch: int, times: DeviceTimes | None) -> None:
         self._clock, self._epoch, self._batch = clock, epoch, 0

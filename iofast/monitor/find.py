@@ -84,13 +84,12 @@ class ProcessTable:
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
-        seen = {pid}
-        while (process := self.processes.get(pid)) and (parent := process.stat.parent) not in seen:
-            above = self.processes.get(parent)
-            if above is None or not self._works_for(pid, process, above):
-                return pid
-            pid = parent
-            seen.add(pid)
+        for _ in self.processes:  # at most: numbers may have been used again while the table was read
+            process = self.processes.get(pid)
+            above = process and self.processes.get(process.stat.parent)
+            if process is None or above is None or not self._works_for(pid, process, above):
+                break
+            pid = process.stat.parent
         return pid
 
     def _works_for(self, pid: int, process: _Candidate, above: _Candidate) -> bool:
@@ -149,7 +148,7 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
     own = table.above(os.getpid())
     sure = table.pages.keys() | set(on_gpu)
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
-    likely = []
+    before = {}
     for pid, process in table.processes.items():
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process.stat.start_time / TICKS
         if pid in sure or pid in own or age_s < least_age_s or not process.may_train:
@@ -157,12 +156,11 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
         if _has_named_threads(pid):
             sure.add(table.trainer(pid))
         elif _maps_torch(pid):
-            likely.append(pid)
-    before = {pid: _cpu_s(pid) for pid in likely}
-    time.sleep(_TRIAL_S if likely else 0.0)
-    sure |= {table.trainer(pid) for pid in likely if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S}
-    processes = {pid: table.processes[pid] for pid in sorted((sure & table.processes.keys()) - own)}
-    trainings = (pid for pid, each in processes.items() if not each.never_trains and not each.is_worker)
+            before[pid] = _cpu_s(pid)
+    time.sleep(_TRIAL_S if before else 0.0)
+    sure |= {table.trainer(pid) for pid, cpu_s in before.items() if _cpu_s(pid) - cpu_s >= _USES_CPU * _TRIAL_S}
+    processes = ((pid, table.processes[pid]) for pid in sorted((sure & table.processes.keys()) - own))
+    trainings = (pid for pid, each in processes if not each.never_trains and not each.is_worker)
     return [job for pid in trainings if (job := table.job(pid)) is not None]
 
 
@@ -173,29 +171,27 @@ def job_of(pid: int) -> Job:
     """
     missing = MonitorError(f"there is no process {pid} to watch here, or it has ended")
     try:
-        owner = folder(pid).stat().st_uid
-        stat = read_stat(pid)
+        owner, stat = folder(pid).stat().st_uid, read_stat(pid)
     except OSError:
         raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
     table = ProcessTable(None if os.geteuid() == 0 else owner)
-    if stat.parent in (0, 2) and not command_line(pid):
+    own = table.processes.get(pid)
+    if stat.parent in (0, 2) and own is not None and not own.line:
         raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
-        started = table.below(pid)
-        ranks = sorted({table.trainer(other) for other in started if table.trains(other)} - {pid})
+        below = table.below(pid)
+        ranks = {table.trainer(other) for other in below if table.trains(other)} - {pid}
         if len(ranks) > 1:
-            listed = ", ".join(map(str, ranks[:16]))
+            listed = ", ".join(map(str, sorted(ranks)[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
-        own = table.processes.get(pid)
-        programs = {table.trainer(one) for one in started if table.processes[one].may_train}
+        programs = {table.trainer(one) for one in below if table.processes[one].may_train}
         if not ranks and len(programs) == 1 and own is not None and not own.is_python:
-            ranks = list(programs)  # of `timeout`, or of a shell: it may train later
-        trainer = ranks[0] if ranks else pid
-    job = table.job(trainer)
-    if job is None:
+            ranks = programs  # of `timeout`, or of a shell: it may train later
+        trainer = next(iter(ranks), pid)
+    if (job := table.job(trainer)) is None:
         raise missing
     return job
 
