@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from iofast.monitor.probe.data_folders import DataFolders, program_of
-from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
@@ -25,7 +24,6 @@ from iofast.monitor.thresholds import THRESHOLDS
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
 _BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
-_PEERS_EVERY: Final = 5  # looks
 _MOST_NOTES: Final = 16
 _HURRIED_S: Final = 5.0  # without a batch: bursts can be 30 s apart, and only they tell a hang from a cell that ended
 
@@ -40,7 +38,6 @@ class Watch:
         self._proc = ProcProbe(job)
         self._system = SystemProbe(job)
         self._pages = PagesProbe(job)
-        self._peers = Peers(job)
         self._files = DataFolders()
         self._source, self._named = program_of(job.pid)
         self._stacks = StackProbe(job) if self.options.stacks != "off" else None
@@ -61,7 +58,7 @@ class Watch:
             if at < time.monotonic() - length / slots:  # this process had no processor: skip the looks that it missed
                 continue
             _sleep_until(at)
-            self._look(slot)
+            self._look()
         _sleep_until(self._due_at)
         return self._snapshot()
 
@@ -72,11 +69,9 @@ class Watch:
         left = max(_BUDGET - self._snapshot_s / self.options.interval, _BUDGET / 2)  # frequent snapshots cost more
         return min(_MOST_LOOKS, max(_FEWEST_LOOKS, left / self._look_s))
 
-    def _look(self, number: int) -> None:
+    def _look(self) -> None:
         before = time.thread_time()
         self._proc.look()
-        if number % _PEERS_EVERY == 0:
-            self._peers.look()
         self._look_s = _mean_cost(before, self._look_s, 16)
         if self._stacks is not None:  # whose bursts have a budget of their own
             self._stacks.look(self._proc.workers)
@@ -103,7 +98,7 @@ class Watch:
             loaders=loaders,
             data_folder=self._files.folder,
             notes=self._noted(devices),
-            peers={**self._peers.take(), **self._pages.peers},
+            peers=self._proc.peers | self._pages.peers,
             file_bytes=self._files.image_bytes,
             image_root=self._files.image_root(self._source.root if self._source else "", self._named),
             source=self._source,

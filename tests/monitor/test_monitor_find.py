@@ -15,8 +15,9 @@ from iofast.monitor import live
 from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Jobs, Sources, machine
-from iofast.monitor.probe.family import Peers, rank_of
+from iofast.monitor.probe.family import peers_of, rank_of
 from iofast.monitor.probe.nvml import NvmlProbe
+from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
 
@@ -215,16 +216,20 @@ def test_peers(proc: ProcFolder) -> None:
     for pid, rank in ((10, 0), (20, 1), (30, 2)):
         (proc.process(pid, parent=5) / "environ").write_bytes(f"RANK={rank}\0WORLD_SIZE=3\0".encode())
     (proc.process(40, parent=5) / "environ").write_bytes(b"RANK=1\0WORLD_SIZE=2\0")  # of another launch
-    peers = Peers(Job(10, 100, "python train.py", 0, 3))
+    probe = ProcProbe(Job(10, 100, "python train.py", 0, 3))
     proc.state(20, "S", "poll_schedule_timeout")
     proc.state(30, "R")
     for _ in range(4):
-        peers.look()
-    assert peers.take() == {1: 1.0, 2: 0.0}
+        probe.look()
+    probe.take()
+    assert probe.peers == {1: 1.0, 2: 0.0}
     proc.end(20)
-    peers.look()
-    assert peers.take() == {2: 0.0}
-    assert Peers(Job(10, 100, "python train.py")).take() == {}
+    probe.look()
+    probe.take()
+    probe.look()
+    probe.take()
+    assert probe.peers == {2: 0.0}
+    assert peers_of(Job(10, 100, "python train.py")) == {}
 
 
 # --- which jobs are watched: what was named, one GPU, a started program, everybody; several at once, judged in turn

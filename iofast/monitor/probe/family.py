@@ -11,7 +11,7 @@ from typing import Final
 
 from iofast.machine import RANKS, SLURM_RANK
 from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_table, read_stat
-from iofast.monitor.snapshot import Doing, Job
+from iofast.monitor.snapshot import Job
 
 WORKER: Final = "pt_data_worker"
 _COMPILING: Final = (b"_inductor/compile_worker", b"torch._inductor.compile_worker")
@@ -100,36 +100,19 @@ def rank_of(pid: int) -> tuple[int, int] | None:
     return None
 
 
-class Peers:
+def peers_of(job: Job) -> dict[int, Thread]:
     """Training threads of the ranks that the same launcher started; none where the job's rank is unknown.
 
     So a slow rank is not taken for a slow device. Ranks with a telemetry page report themselves (PagesProbe).
     """
-
-    def __init__(self, job: Job) -> None:
-        self._threads: dict[int, Thread] = {}
-        if job.rank is None or job.world_size is None or job.world_size < 2:
-            return
-        table, command = process_table(), command_line(job.pid)
-        for pid in sorted(pid for pid in table if job.pid in table and table[pid].parent == table[job.pid].parent):
-            rank, size = rank_of(pid) or (job.rank, 0)
-            # launchers start ranks as children with the same command
-            if rank != job.rank and size == job.world_size and command_line(pid) == command:
-                with contextlib.suppress(OSError):
-                    self._threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
-            if len(self._threads) == _MOST_PEERS:
-                return
-
-    def look(self) -> None:
-        """Look once at each rank."""
-        for rank, thread in list(self._threads.items()):
-            try:
-                thread.look()
-            except Gone:
-                del self._threads[rank]
-
-    def take(self) -> dict[int, float]:
-        """Share of the looks since the last take in which a rank waited for a queue, by rank."""
-        return {
-            rank: thread.take().doings.get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings
-        }
+    threads: dict[int, Thread] = {}
+    table, command = process_table(), command_line(job.pid)
+    if job.rank is None or job.world_size is None or job.world_size < 2 or job.pid not in table:
+        return threads
+    for pid in sorted(pid for pid, stat in table.items() if stat.parent == table[job.pid].parent):
+        rank, size = rank_of(pid) or (job.rank, 0)
+        # launchers start ranks as children with the same command
+        if rank != job.rank and size == job.world_size and len(threads) < _MOST_PEERS and command_line(pid) == command:
+            with contextlib.suppress(OSError):
+                threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
+    return threads

@@ -13,7 +13,8 @@ import time
 from collections.abc import Collection
 from typing import Any, Self
 
-from iofast.monitor.probe.states import folder
+from psutil import pid_exists
+
 from iofast.monitor.snapshot import DeviceFigures
 
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
@@ -92,7 +93,7 @@ class NvmlProbe:
         gpus: dict[int, set[int]] = {}
         with self._lock:
             for index, handle in self._handles().items():
-                for pid in filter(_exists, self._pids(f"GPU {index}", handle) or ()):
+                for pid in filter(pid_exists, self._pids(f"GPU {index}", handle) or ()):
                     gpus.setdefault(pid, set()).add(index)
         return gpus
 
@@ -207,7 +208,7 @@ class NvmlProbe:
         if listed is None:
             return None, None
         own = not pids.isdisjoint(listed)
-        if not own and in_container() and not any(map(_exists, listed)):  # the machine's pids, or none shown at all
+        if not own and in_container() and not any(map(pid_exists, listed)):  # the machine's pids, or none shown at all
             return None, None
         return own, len(set(listed) - pids)
 
@@ -218,10 +219,6 @@ def in_container() -> bool:
         return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_NAMESPACE
     except OSError:
         return True
-
-
-def _exists(pid: int) -> bool:
-    return folder(pid).exists()
 
 
 def _reason(error: Any) -> str:

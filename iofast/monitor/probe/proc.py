@@ -1,23 +1,23 @@
 """A job's processes and threads, from /proc: no tracing, no root, the same user.
 
 After a pause a look at one state takes about 20 µs, as nothing of it is in the processor's caches (2 µs in a loop). So
-a look covers the training thread and four of the others in turn, however many there are.
+a look covers the training thread and four others in turn, however many there are.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from iofast.monitor.probe.family import Family
+from iofast.monitor.probe.family import Family, peers_of
 from iofast.monitor.probe.states import Gone, ProcFiles, Thread, folder, grown, parse_stat, read_stat
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"
 LOADER_THREADS: Final = ("iofast-", "pt_data_pin")
 _NAMED: Final = (AUTOGRAD, *LOADER_THREADS)
-_IN_TURN: Final = 4  # workers and loader threads in one look
+_IN_TURN: Final = 4  # workers, loader threads and other ranks in one look
 _MOST_OPEN: Final = 256  # threads with open files, of perhaps 1024 descriptors in all
 _AGAIN_S: Final = 0.2  # between two searches for processes, at least
 _SETTLED_S: Final = 10.0  # every take searches for so long after a change, as processes name themselves late,
@@ -79,7 +79,9 @@ class ProcProbe:
         self._threads: dict[int, tuple[str, Thread]] = {}  # those with names that we know
         self._tids = set[int]()
         self._young = set[int]()  # threads that may not have named themselves yet
-        self._in_turn: list[Thread] = []
+        self._ranks = peers_of(job)
+        self.peers: dict[int, float] = {}  # share of looks in which other ranks waited for a queue, by rank
+        self._in_turn: list[tuple[Thread, Callable[[], object]]] = []  # each with its look
         self._turn = 0
         self._children = b""
         self._started = False
@@ -99,9 +101,9 @@ class ProcProbe:
         doing = main.look()
         for _ in range(min(_IN_TURN, len(self._in_turn))):
             self._turn += 1
-            thread = self._in_turn[self._turn % len(self._in_turn)]
+            thread, look = self._in_turn[self._turn % len(self._in_turn)]
             try:
-                thread.state()
+                look()
             except Gone:
                 self._threads.pop(thread.tid, None)
                 self._end(key for key in self._kin if key[0] == thread.tid)
@@ -146,8 +148,10 @@ class ProcProbe:
                 if name.startswith(_NAMED) and len(self._kin) + len(self._threads) < _MOST_OPEN:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
-        self._in_turn = [each.thread for each in self._kin.values() if each.role == "worker"]
-        self._in_turn += [thread for _, thread in self._threads.values()]
+        threads = [each.thread for each in self._kin.values() if each.role == "worker"]
+        threads += [thread for _, thread in self._threads.values()]
+        self._in_turn = [(thread, thread.state) for thread in threads]
+        self._in_turn += [(thread, thread.look) for thread in self._ranks.values()]
 
     def take(self) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
         """Figures since the last take: the main process comes first, ended ones last."""
@@ -162,6 +166,8 @@ class ProcProbe:
         for name, thread in self._threads.values():
             taken = thread.take()
             threads.append(ThreadFigures(thread.tid, name, taken.seconds["cpu_s"], taken.states))
+        ranks = {rank: thread.take() for rank, thread in self._ranks.items()}
+        self.peers = {rank: each.doings.get(Doing.QUEUE, 0.0) for rank, each in ranks.items() if each.looks}
         main = self._main.taken
         if Doing.UNSEEN in main.doings and not self._main.thread.told:
             self.notes["wchan"] = (
