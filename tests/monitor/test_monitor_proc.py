@@ -158,8 +158,8 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
     probe.take()
     for _ in range(10):
         probe.look()
-    assert sum(sum(each.thread.states.values()) for each in probe._kin.values()) == 40
-    assert {sum(each.thread.states.values()) for each in probe._kin.values()} == {1}
+    assert sum(sum(each.states.values()) for each in probe._kin.values()) == 40
+    assert {sum(each.states.values()) for each in probe._kin.values()} == {1}
 
 
 # --- ends

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from iofast.monitor.probe.family import Family, peers_of
-from iofast.monitor.probe.states import Gone, ProcFiles, Thread, folder, grown, parse_stat, read_stat
+from iofast.monitor.probe.states import Gone, Taken, Thread, folder, grown, parse_stat, read_stat
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"
@@ -24,45 +24,43 @@ _SETTLED_S: Final = 10.0  # every take searches for so long after a change, as p
 _SELDOM_S: Final = 5.0  # and then one take in so many seconds
 
 
-class _Process(ProcFiles):
-    """One process, and its counts at the last take."""
+class _Process(Thread):
+    """One process: its main thread, and counts of all its threads at the last take."""
 
     def __init__(self, key: tuple[int, int], role: str, *, new: bool) -> None:
         """`key`: pid and start time; `new`: it began after the last take. Raises Gone."""
         self.pid, self.start_time = key
-        super().__init__(folder(self.pid))
         self.role = role
-        self.thread = Thread(self.pid, self.folder / "task" / str(self.pid), new=new)
-        self.taken = self.thread.take()  # its main thread's part of the last take
-        self._stat = parse_stat(self.read("stat"))
-        self._counts = self._read()
+        super().__init__(self.pid, folder(self.pid) / "task" / str(self.pid), new=new)
+        self._of_all = parse_stat(self.read("../../stat"))
+        self._counts = self._count()
         if new:
             self._counts = dict.fromkeys(self._counts, 0)
 
-    def take(self) -> ProcessFigures:
-        """Figures since the last take; of an ended process what was read last."""
-        before, self._counts = self._counts, self._read()
-        self.taken, counts = self.thread.take(), grown(self._counts, before)
+    def figures(self, main: Taken) -> ProcessFigures:
+        """Figures since the last call, with those of its main thread; of an ended process what was read last."""
+        before, self._counts = self._counts, self._count()
+        counts = grown(self._counts, before)
         return ProcessFigures(
             pid=self.pid,
             start_time=self.start_time,
             role=self.role,
-            name=self._stat.name,
-            cpu_s=max(counts["cpu_s"], self.taken.seconds["cpu_s"]),
-            runnable_s=self.taken.seconds.get("waited_s"),
-            states=self.taken.states,
+            name=self._of_all.name,
+            cpu_s=max(counts["cpu_s"], main.seconds["cpu_s"]),
+            runnable_s=main.seconds.get("waited_s"),
+            states=main.states,
             read_bytes=counts.get("read_bytes:"),
             read_calls_bytes=counts.get("rchar:"),
             major_faults=counts["major_faults"],
         )
 
-    def _read(self) -> dict[str, Any]:
+    def _count(self) -> dict[str, Any]:
         """Counts since its start, as far as they can be read."""
         with contextlib.suppress(Gone):
-            self._stat = parse_stat(self.read("stat"))
-        counts = {"cpu_s": self._stat.cpu_s, "major_faults": self._stat.major_faults}
+            self._of_all = parse_stat(self.read("../../stat"))
+        counts = {"cpu_s": self._of_all.cpu_s, "major_faults": self._of_all.major_faults}
         with contextlib.suppress(OSError, ValueError):
-            words = self.read("io").decode().split()
+            words = self.read("../../io").decode().split()
             counts |= dict(zip(words[::2], map(int, words[1::2]), strict=True))
         return counts
 
@@ -97,8 +95,7 @@ class ProcProbe:
 
     def look(self) -> Doing:
         """Look at the training thread, and at the states of some others."""
-        now, main = time.monotonic(), self._main.thread
-        doing = main.look()
+        now, doing = time.monotonic(), self._main.look()
         for _ in range(min(_IN_TURN, len(self._in_turn))):
             self._turn += 1
             thread, look = self._in_turn[self._turn % len(self._in_turn)]
@@ -108,7 +105,7 @@ class ProcProbe:
                 self._threads.pop(thread.tid, None)
                 self._end(key for key in self._kin if key[0] == thread.tid)
         with contextlib.suppress(OSError):
-            children = main.read("children")
+            children = self._main.read("children")
             if children != self._children and now - self._searched_at >= _AGAIN_S:
                 self._children, self._changed_at = children, now
                 self._search()
@@ -135,7 +132,7 @@ class ProcProbe:
         self._search_threads()
 
     def _search_threads(self) -> None:
-        tasks = self._main.folder / "task"
+        tasks = self._main.folder.parent
         try:
             tids = {int(name) for name in os.listdir(tasks)} - {self.job.pid}
         except OSError:
@@ -148,9 +145,8 @@ class ProcProbe:
                 if name.startswith(_NAMED) and len(self._kin) + len(self._threads) < _MOST_OPEN:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
-        threads = [each.thread for each in self._kin.values() if each.role == "worker"]
-        threads += [thread for _, thread in self._threads.values()]
-        self._in_turn = [(thread, thread.state) for thread in threads]
+        self._in_turn = [(each, each.state) for each in self._kin.values() if each.role == "worker"]
+        self._in_turn += [(thread, thread.state) for _, thread in self._threads.values()]
         self._in_turn += [(thread, thread.look) for thread in self._ranks.values()]
 
     def take(self) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
@@ -160,16 +156,14 @@ class ProcProbe:
             self._search()
         else:
             self._search_threads()
-        processes = tuple(each.take() for each in (self._main, *self._kin.values(), *self._ended))
+        main = self._main.take()
+        processes = [self._main.figures(main)]
+        processes += [each.figures(each.take()) for each in (*self._kin.values(), *self._ended)]
         self._ended = []
-        threads = []
-        for name, thread in self._threads.values():
-            taken = thread.take()
-            threads.append(ThreadFigures(thread.tid, name, taken.seconds["cpu_s"], taken.states))
+        named = [(thread.tid, name, thread.take()) for name, thread in self._threads.values()]
         ranks = {rank: thread.take() for rank, thread in self._ranks.items()}
         self.peers = {rank: each.doings.get(Doing.QUEUE, 0.0) for rank, each in ranks.items() if each.looks}
-        main = self._main.taken
-        if Doing.UNSEEN in main.doings and not self._main.thread.told:
+        if Doing.UNSEEN in main.doings and not self._main.told:
             self.notes["wchan"] = (
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
@@ -177,4 +171,5 @@ class ProcProbe:
         if processes[0].read_bytes is None:
             self.notes["io"] = f"bytes read and written cannot be seen: /proc/{self.job.pid}/io may not be read"
         looks = Looks(main.looks, main.doings, main.seconds.get("ran_s"), main.seconds.get("waited_s"))
-        return looks, processes, tuple(threads)
+        threads = (ThreadFigures(tid, name, each.seconds["cpu_s"], each.states) for tid, name, each in named)
+        return looks, tuple(processes), tuple(threads)

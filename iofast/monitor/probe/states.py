@@ -123,12 +123,36 @@ def doing_by_function(function: str) -> Doing:
     return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
-class ProcFiles:
-    """Files of one folder in /proc. Each is opened by its first read and stays open as long as this object lives."""
+class Taken(NamedTuple):
+    """What was found of a thread since the last take: shares of its looks by state and by activity.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `seconds` on a processor, by ticks (cpu_s) and exactly (ran_s), and waiting for one (waited_s); those that the
+    kernel does not count are missing.
+    """
+
+    looks: int
+    states: dict[str, float]
+    doings: dict[Doing, float]
+    seconds: dict[str, float]
+
+
+class Thread:
+    """A thread, and what its looks since the last `take` found.
+
+    A file of its folder in /proc is opened by its first read and stays open as long as this object lives.
+    """
+
+    def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
+        """`new`: the thread began after the last `take`. Raises Gone."""
+        self.tid, self.folder = tid, folder
         self._open: dict[str, int] = {}
+        self._stat = self.read("stat")
+        self._seconds = self._read()
+        if new:
+            self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self.states: Counter[str] = Counter()
+        self.doings: Counter[Doing] = Counter()
+        self.told = False  # whether the kernel ever said what it sleeps in
 
     def read(self, name: str) -> bytes:
         """Raises Gone when the thread has ended, PermissionError when this user may not read, other OSError."""
@@ -145,35 +169,6 @@ class ProcFiles:
     def __del__(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
-
-
-class Taken(NamedTuple):
-    """What was found of a thread since the last take: shares of its looks by state and by activity.
-
-    `seconds` on a processor, by ticks (cpu_s) and exactly (ran_s), and waiting for one (waited_s); those that the
-    kernel does not count are missing.
-    """
-
-    looks: int
-    states: dict[str, float]
-    doings: dict[Doing, float]
-    seconds: dict[str, float]
-
-
-class Thread(ProcFiles):
-    """A thread, and what its looks since the last `take` found."""
-
-    def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
-        """`new`: the thread began after the last `take`. Raises Gone."""
-        super().__init__(folder)
-        self.tid = tid
-        self._stat = self.read("stat")
-        self._seconds = self._read()
-        if new:
-            self._seconds = dict.fromkeys(self._seconds, 0.0)
-        self.states: Counter[str] = Counter()
-        self.doings: Counter[Doing] = Counter()
-        self.told = False  # whether the kernel ever said what it sleeps in
 
     def _read(self) -> dict[str, float]:
         """Seconds since its start; of an ended thread as they were at the last look."""
