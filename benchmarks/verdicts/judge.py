@@ -32,7 +32,7 @@ class Observation:
 
 def observe(pid: int, seconds: float) -> Observation:
     """Watch the process `pid` for that long, or until it ends."""
-    watch = Watch(job_of(pid), WatchOptions(), NvmlProbe.open())
+    watch = Watch(job_of(pid), WatchOptions(), NvmlProbe())
     since, used = time.monotonic_ns(), time.process_time()
     until, snapshots = since, []
     try:

@@ -47,16 +47,16 @@ def machine(request: Request, program: int | None = None) -> Sources:
 
     Raises MonitorError when a pid or GPU is missing.
     """
-    nvml, since = NvmlProbe.open(), time.monotonic()
-    if request.gpu is not None and nvml is None:
-        raise MonitorError(f"--gpu {request.gpu}: {NvmlProbe.note}")
+    nvml, since = NvmlProbe(), time.monotonic()
+    if request.gpu is not None and nvml.missing:
+        raise MonitorError(f"--gpu {request.gpu}: {nvml.missing}")
     named = [job_of(pid) for pid in request.pids]
 
     def find() -> Sequence[Job]:
         """What was named, those on a GPU, those below the program, or all of this user."""
         if named:
             return named
-        gpus = nvml.processes() if nvml is not None else {}
+        gpus = nvml.processes()
         jobs = find_jobs(gpus, LEAST_AGE_S if program is None else 0.0)
         if program is None:  # in a container the driver may name no processes: then all
             return [job for job in jobs if request.gpu is None or not gpus or request.gpu in gpus.get(job.pid, ())]

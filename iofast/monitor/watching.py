@@ -34,16 +34,16 @@ class Watch:
     def __init__(self, job: Job, options: WatchOptions | None = None, nvml: NvmlProbe | None = None) -> None:
         self.job = job
         self.options = options or WatchOptions()
-        self._nvml = nvml
+        self._nvml = nvml or NvmlProbe()
         self._proc = ProcProbe(job)
         self._system = SystemProbe(job)
         self._pages = PagesProbe(job)
         self._files = DataFolders()
         self._source, self._named = program_of(job.pid)
-        self._stacks = StackProbe(job) if self.options.stacks != "off" else None
+        self._stacks = StackProbe(job, wanted=self.options.stacks != "off")
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._silent_s = 0.0
-        self._notes: dict[str, None] = {}
+        self._notes: tuple[str, ...] = ()
         self._taken_at = self._due_at = time.monotonic()
 
     def interval(self) -> Snapshot:
@@ -73,8 +73,7 @@ class Watch:
         before = time.thread_time()
         self._proc.look()
         self._look_s = _mean_cost(before, self._look_s, 16)
-        if self._stacks is not None:  # whose bursts have a budget of their own
-            self._stacks.look(self._proc.workers)
+        self._stacks.look(self._proc.workers)  # whose bursts have a budget of their own
 
     def _snapshot(self) -> Snapshot:
         before, now = time.thread_time(), time.monotonic()
@@ -94,7 +93,7 @@ class Watch:
             threads=threads,
             system=self._system.take(seconds),
             devices=devices,
-            stacks=self._stacks.take() if self._stacks is not None else None,
+            stacks=self._stacks.take(),
             loaders=loaders,
             data_folder=self._files.folder,
             notes=self._noted(devices),
@@ -111,13 +110,11 @@ class Watch:
         """Ask for stacks, once, when the job begins to do nothing."""
         before = self._silent_s
         self._silent_s = before + snapshot.seconds if is_silent(snapshot, THRESHOLDS.idle_cpu) else 0.0
-        if self._stacks is not None and before < _HURRIED_S <= self._silent_s:
+        if before < _HURRIED_S <= self._silent_s:
             self._stacks.hurry()
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
         """The job's devices: by option or by pid; where the driver names no processes, all that may be the job's."""
-        if self._nvml is None:
-            return ()
         devices = self._nvml.devices(pids, seconds)
         if self.options.gpu is not None:
             return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
@@ -125,23 +122,17 @@ class Watch:
 
     def _noted(self, devices: tuple[DeviceFigures, ...]) -> tuple[str, ...]:
         """A line for each thing that could not be looked at so far."""
-        notes = [*self._proc.notes.values(), self._pages.note]
-        notes += [NvmlProbe.note] if self._nvml is None else self._nvml.notes
+        notes = [*self._proc.notes.values(), self._pages.note, self._stacks.note, *self._nvml.notes]
         if len(devices) > 1 and not any(each.own for each in devices):
             notes.append(
                 f"which of {len(devices)} GPUs is this job's cannot be seen in a container: name it with --gpu"
             )
-        if self._stacks is not None:
-            notes.append(self._stacks.note)
-        for note in filter(None, notes):
-            if len(self._notes) < _MOST_NOTES:
-                self._notes.setdefault(note)
-        return tuple(self._notes)
+        self._notes = tuple(dict.fromkeys((*self._notes, *filter(None, notes))))[:_MOST_NOTES]
+        return self._notes
 
     def close(self) -> None:
         """End a running burst."""
-        if self._stacks is not None:
-            self._stacks.close()
+        self._stacks.close()
 
 
 def _mean_cost(before: float, mean: float, memory: int) -> float:

@@ -16,7 +16,6 @@ from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Jobs, Sources, machine
 from iofast.monitor.probe.family import peers_of, rank_of
-from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
@@ -317,6 +316,8 @@ JOBS = [Job(pid, 1, "python train.py") for pid in (10, 20)]
 class Gpus:
     """A driver that names these processes, with their GPUs."""
 
+    missing, notes = "", ()
+
     def __init__(self, gpus: dict[int, set[int]]) -> None:
         self._gpus = gpus
 
@@ -327,9 +328,9 @@ class Gpus:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The trainings that a search finds, and the driver that there is."""
-    there: dict[str, Any] = {"jobs": JOBS, "nvml": None}
+    there: dict[str, Any] = {"jobs": JOBS, "nvml": Gpus({})}
     monkeypatch.setattr(live, "find_jobs", lambda _nvml, _age: there["jobs"])
-    monkeypatch.setattr(NvmlProbe, "open", lambda: there["nvml"])
+    monkeypatch.setattr(live, "NvmlProbe", lambda: there["nvml"])
     return there
 
 
@@ -357,8 +358,8 @@ def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: 
     assert [job.pid for job in machine(Request(gpu=1)).find()] == found
 
 
-def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NvmlProbe, "note", "GPUs are not seen: the driver is not loaded")
+def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any]) -> None:
+    seen["nvml"].missing = "GPUs are not seen: the driver is not loaded"
     with pytest.raises(MonitorError, match=r"^--gpu 1: GPUs are not seen: .* is not loaded$"):
         machine(Request(gpu=1))
 

@@ -41,7 +41,7 @@ class Stacks:
     hurried = 0
     look = close = lambda *_: None
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, wanted: bool) -> None:
         pass
 
     def hurry(self) -> None:

@@ -40,6 +40,7 @@ _DEEPEST = 8  # functions that call each other, from the loop to the call that t
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 For = ast.For | ast.AsyncFor
+_Variable = ast.Name | ast.Attribute
 Scope = For | ast.While | Function  # whose statements run once a turn, or once a call
 
 
@@ -119,7 +120,7 @@ class Loops:
     def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> frozenset[int]:
         """The lines of a scope that get a batch."""
         counters, lines = _assigned(scope), set[int]()
-        if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
+        if any(_SENDS.match(called(one)) and _mentioned(*one.args) - counters for one in _calls(ast.walk(scope))):
             return frozenset()
         for statement in (scope, *statements) if isinstance(scope, ast.While) else statements:
             within = list(_within(statement))
@@ -258,27 +259,16 @@ def _is_counter(iterated: ast.expr) -> bool:
     return called(iterated) in _COUNTS
 
 
-def _assigned(statement: ast.stmt) -> frozenset[str]:
-    """Names that a statement assigns to; without its body."""
-    nodes = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), ast.Store))
-    return frozenset(name for node in nodes for name in _variable(node))
+def _assigned(statement: ast.stmt) -> set[str]:
+    """Names of variables and attributes that a statement assigns to; without its body."""
+    stored = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), ast.Store))
+    return {node.attr if isinstance(node, ast.Attribute) else node.id for node in stored if isinstance(node, _Variable)}
 
 
-def _names(*nodes: ast.AST) -> Iterator[str]:
-    return (name for node in nodes for part in ast.walk(node) for name in _variable(part))
-
-
-def _variable(node: ast.AST) -> tuple[str, ...]:
-    """The name of a variable, or of an attribute of `self`; () for other nodes."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return (f"self.{node.attr}",)
-    return (node.id,) if isinstance(node, ast.Name) and node.id != "self" else ()
-
-
-def _mentioned(node: ast.AST) -> set[str]:
-    """Names of all variables and attributes in a node, also of objects other than `self`."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
-    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts}
+def _mentioned(*nodes: ast.AST) -> set[str]:
+    """Names of all variables and attributes in these nodes."""
+    parts = [part for node in nodes for part in ast.walk(node) if isinstance(part, _Variable)]
+    return {part.attr if isinstance(part, ast.Attribute) else part.id for part in parts}
 
 
 def _calls(nodes: Iterable[ast.AST]) -> list[ast.Call]:

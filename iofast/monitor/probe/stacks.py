@@ -52,10 +52,11 @@ class StackProbe:
     After a refusal it does not try again.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.note = ""
+    def __init__(self, job: Job, *, wanted: bool = True) -> None:
         self._job = job
-        self._program = pyspy()
+        self._program = pyspy() if wanted else None
+        missing = wanted and self._program is None
+        self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')" if missing else ""
         self._feeds = Feeds(job.pid)
         self._counts: StackCounts | None = None  # of the bursts since the last take
         self._running: list[_Recording] = []  # of the training, and of a worker
@@ -63,8 +64,6 @@ class StackProbe:
         self._turn = self._failures = 0
         self._due_at = self._began = time.monotonic()
         self._cost_s = 0.0  # of this burst so far
-        if self._program is None:
-            self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')"
 
     def look(self, workers: Sequence[int]) -> None:
         """Begin a burst at the training and at the next worker if it is time for one, or read one that has ended."""
