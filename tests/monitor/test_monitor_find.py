@@ -225,8 +225,6 @@ def test_peers(proc: ProcFolder) -> None:
     proc.end(20)
     probe.look()
     probe.take()
-    probe.look()
-    probe.take()
     assert probe.peers == {2: 0.0}
     assert peers_of(Job(10, 100, "python train.py")) == {}
 
