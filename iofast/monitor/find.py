@@ -123,17 +123,14 @@ class ProcessTable:
             return False
         return pid in self.pages or self._has_loader(pid)
 
-    def job(self, pid: int) -> Job | None:
-        """The job of a training process; None when it has ended."""
-        try:
-            stat = read_stat(pid)
-        except Gone:
-            return None
+    def job(self, pid: int) -> Job:
+        """The job of a process in the table."""
+        process = self.processes[pid]
         rank, size = rank_of(pid) or (None, None)
         if rank is None and (page := self.pages.get(pid)) is not None:
             rank, size = page.rank, page.world_size or None
-        words = command_line(pid).decode(errors="replace").split("\0")
-        return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
+        command = process.line.decode(errors="replace").replace("\0", " ").strip()[:_COMMAND]
+        return Job(pid, process.stat.start_time, command or process.stat.name, rank, size)
 
 
 def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) -> list[Job]:
@@ -148,7 +145,7 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
     own = table.above(os.getpid())
     sure = table.pages.keys() | set(on_gpu)
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
-    before = {}
+    likely = []
     for pid, process in table.processes.items():
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process.stat.start_time / TICKS
         if pid in sure or pid in own or age_s < least_age_s or not process.may_train:
@@ -156,12 +153,11 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
         if _has_named_threads(pid):
             sure.add(table.trainer(pid))
         elif _maps_torch(pid):
-            before[pid] = _cpu_s(pid)
-    time.sleep(_TRIAL_S if before else 0.0)
-    sure |= {table.trainer(pid) for pid, cpu_s in before.items() if _cpu_s(pid) - cpu_s >= _USES_CPU * _TRIAL_S}
+            likely.append((pid, process.stat.cpu_s))
+    time.sleep(_TRIAL_S if likely else 0.0)
+    sure |= {table.trainer(pid) for pid, cpu_s in likely if _cpu_s(pid) - cpu_s >= _USES_CPU * _TRIAL_S}
     processes = ((pid, table.processes[pid]) for pid in sorted((sure & table.processes.keys()) - own))
-    trainings = (pid for pid, each in processes if not each.never_trains and not each.is_worker)
-    return [job for pid in trainings if (job := table.job(pid)) is not None]
+    return [table.job(pid) for pid, each in processes if not each.never_trains and not each.is_worker]
 
 
 def job_of(pid: int) -> Job:
@@ -171,29 +167,28 @@ def job_of(pid: int) -> Job:
     """
     missing = MonitorError(f"there is no process {pid} to watch here, or it has ended")
     try:
-        owner, stat = folder(pid).stat().st_uid, read_stat(pid)
+        owner = folder(pid).stat().st_uid
     except OSError:
         raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
     table = ProcessTable(None if os.geteuid() == 0 else owner)
-    own = table.processes.get(pid)
-    if stat.parent in (0, 2) and own is not None and not own.line:
-        raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
+    if (own := table.processes.get(pid)) is None:
+        raise missing
+    if own.stat.parent in (0, 2) and not own.line:
+        raise MonitorError(f"process {pid} is the kernel's ({own.stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
-        below = table.below(pid)
-        ranks = {table.trainer(other) for other in below if table.trains(other)} - {pid}
+        started = table.below(pid)
+        ranks = {table.trainer(other) for other in started if table.trains(other)} - {pid}
         if len(ranks) > 1:
             listed = ", ".join(map(str, sorted(ranks)[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
-        programs = {table.trainer(one) for one in below if table.processes[one].may_train}
-        if not ranks and len(programs) == 1 and own is not None and not own.is_python:
+        programs = {table.trainer(one) for one in started if table.processes[one].may_train}
+        if not ranks and len(programs) == 1 and not own.is_python:
             ranks = programs  # of `timeout`, or of a shell: it may train later
         trainer = next(iter(ranks), pid)
-    if (job := table.job(trainer)) is None:
-        raise missing
-    return job
+    return table.job(trainer)
 
 
 def _has_named_threads(pid: int) -> bool:

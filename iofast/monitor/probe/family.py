@@ -106,10 +106,10 @@ def peers_of(job: Job) -> dict[int, Thread]:
     So a slow rank is not taken for a slow device. Ranks with a telemetry page report themselves (PagesProbe).
     """
     threads: dict[int, Thread] = {}
-    table, command = process_table(), command_line(job.pid)
-    if job.rank is None or job.world_size is None or job.world_size < 2 or job.pid not in table:
+    if job.rank is None or job.world_size is None or job.world_size < 2:
         return threads
-    for pid in sorted(pid for pid, stat in table.items() if stat.parent == table[job.pid].parent):
+    table, command = process_table(), command_line(job.pid)
+    for pid in sorted(pid for pid in table if job.pid in table and table[pid].parent == table[job.pid].parent):
         rank, size = rank_of(pid) or (job.rank, 0)
         # launchers start ranks as children with the same command
         if rank != job.rank and size == job.world_size and len(threads) < _MOST_PEERS and command_line(pid) == command:
