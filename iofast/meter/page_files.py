@@ -81,10 +81,9 @@ def pages() -> list[Page]:
     for folder in folders():
         with contextlib.suppress(OSError):
             owned.trust(folder)
-            here = machine()
             for path in folder.glob("*.json"):
                 page = _read(path)
-                if page is None or page.machine != here:
+                if page is None or page.machine != machine():
                     continue
                 if start_time(page.pid) == page.start_time:
                     found[page.pid] = page
