@@ -50,7 +50,7 @@ def _status_of_own_file(folder: Path) -> os.stat_result | None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, mode: int = 0o666, *, drafts: Path | None = None) -> Iterator[BinaryIO]:
+def writing(path: Path, mode: int = 0o666, *, drafts: Path | None = None, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write that is made durable and renamed to `path` at the end. On an exception it is removed.
 
     A file or link called `path` is replaced; no link is followed. The umask applies to `mode`. Until it is renamed the
@@ -68,7 +68,8 @@ def writing(path: Path, mode: int = 0o666, *, drafts: Path | None = None) -> Ite
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from own_pages import close_page
 from started_workers import close_pools, shared_pool
 
 import iofast
-from iofast.meter import close_page
 
 # No deadline: a shared machine stalls for seconds. No database: a checkout stays unchanged. `make test` tries the same
 # examples every time, so that a failure is due to the change; `make torture PART=examples` tries others each time.

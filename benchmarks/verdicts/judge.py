@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.verdicts import kept
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.nvml import NvmlProbe
-from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.probe.states import Gone
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import Snapshot
 from iofast.monitor.watching import Watch
@@ -32,14 +32,14 @@ class Observation:
 
 def observe(pid: int, seconds: float) -> Observation:
     """Watch the process `pid` for that long, or until it ends."""
-    watch = Watch(job_of(pid), WatchOptions(), NvmlProbe.open())
+    watch = Watch(job_of(pid), WatchOptions(), NvmlProbe())
     since, used = time.monotonic_ns(), time.process_time()
     until, snapshots = since, []
     try:
         while until < since + 1e9 * seconds:
             snapshots.append(watch.interval())
             until = time.monotonic_ns()
-    except JobEnded:
+    except Gone:
         pass
     finally:
         watch.close()

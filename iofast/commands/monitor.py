@@ -81,7 +81,7 @@ def _watch(request: Request, program: Program | None) -> int:
 
     if program is None:
         return Follow(request, machine(request)).run()
-    follow = Follow(request, machine(request, program.pid), lambda: program.wait(0) is None)
+    follow = Follow(request, machine(request, program.pid), lambda: program.poll() is None)
     program.stopping = follow.stopping
     return follow.run()
 
@@ -101,7 +101,7 @@ def _start(request: Request) -> int:
             verdict_status = _watch(request, program)
         except Exception as error:  # of iofast, or of a package behind a view
             _complain(error)
-        status = program.wait()
+        status = program.status()
     return status or verdict_status
 
 

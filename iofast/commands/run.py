@@ -64,7 +64,7 @@ def _wait_for(program: list[str]) -> int:
         print(f"iofast run: error: cannot start {program[0]!a}: {because(error)}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126  # as in a shell
     with started:
-        return started.wait() or 0
+        return started.status()
 
 
 def _report(args: argparse.Namespace, program: list[str], status: int, folder: Path) -> None:

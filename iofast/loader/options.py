@@ -18,6 +18,7 @@ from iofast.loader.finishing import check_dtype
 from iofast.loader.loader_stats import OnError
 from iofast.loader.ranks import rank_in
 from iofast.loader.target_fields import targets_of
+from iofast.meter.loop import checked_device
 from iofast.option import option
 from iofast.order import MAX_SAMPLES, MAX_SEED, Mode, Sampled, Sequential, Shuffled
 from iofast.transforms import Pipeline, Transform, Views
@@ -234,14 +235,7 @@ def _checked_dtype(dtype: torch.dtype | str | None, pipeline: Pipeline) -> torch
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        checked = torch.device(device)
-    except (RuntimeError, TypeError, ValueError):
-        raise OptionError(
-            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
-        ) from None
-    if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
-        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
+    checked = checked_device(device)
     if checked.type not in ("cpu", "cuda"):
         try:
             torch.empty(0, device=checked)

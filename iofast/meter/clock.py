@@ -8,7 +8,6 @@ the telemetry page about once a second, and takes no lock.
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 import time
 import weakref
@@ -16,17 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from threading import get_ident, get_native_id
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from iofast.errors import OptionError, shown
 from iofast.meter.counters import Cells, Stages
-from iofast.meter.device import RECENT, DeviceTimes, Marks
+from iofast.meter.device import RECENT, DeviceTimes
 from iofast.meter.page import LoaderInfo, PhaseTotals, Totals
 from iofast.meter.page_files import Slot
-from iofast.meter.phase import DevicePhase, HostPhase
 from iofast.meter.stats import MeterStats, Stall, StepPhase
 
 PUBLISH_NS: Final = 750_000_000  # between two pages: a monitor that reads every second is to find a new one
@@ -45,7 +41,7 @@ class StallClock:
     `queue`. Tests replace `now`, which returns nanoseconds, and `cuda`, None for torch.cuda.
     """
 
-    def __init__(self, info: LoaderInfo, *, device: str | None = None, stages: Stages | None = None) -> None:
+    def __init__(self, info: LoaderInfo, device: str | None = None, stages: Stages | None = None) -> None:
         self.stages = stages
         self.slot = Slot(info)  # whose `info` may be replaced at any time
         self.now: Callable[[], int] = time.monotonic_ns
@@ -54,31 +50,27 @@ class StallClock:
         self.recent: deque[int] = deque(maxlen=RECENT)
         self.device = device
         self._times: DeviceTimes | None = None
-        self._phases: dict[str, HostPhase] = {}
+        self._phases: dict[str, Cells] = {}  # the fields of PhaseTotals, by name
         self._passes = itertools.count()
         self.publish_at = 0  # by `now`; the next batch after it publishes
         weakref.finalize(self, self.slot.close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        anew = partial(StallClock, self.slot.info, device=self.device, stages=self.stages)
-        return anew, ()  # a copy measures for itself
+        return StallClock, (self.slot.info, self.device, self.stages)  # a copy measures for itself
 
     def begin(self, epoch: int | None = None) -> Pass:
-        """Begin a pass. `epoch` is its number on the telemetry page, by default the number of passes before it."""
-        number = next(self._passes)
+        """Begin a pass. `epoch` is its number on the telemetry page; by default passes are counted from 0."""
         if self._times is None:
             self._times = self._device_times()
             if self._times is not None:
                 self.slot.info = replace(self.slot.info, device=self._times.name)
-        return Pass(self, number if epoch is None else epoch, self._times)
+        return Pass(self, next(self._passes) if epoch is None else epoch, self._times)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """Return a context manager that measures the phase `name` of the step."""
-        phase = self._phases.get(name)
-        if phase is None:
-            name = name if len(self._phases) < MAX_PHASES else OTHER
-            phase = self._phases.setdefault(name, HostPhase(name, self.now))
-        return phase if self._times is None else DevicePhase(phase, self._times)
+        if name not in self._phases and len(self._phases) >= MAX_PHASES:
+            name = OTHER
+        return _Phase(self._phases.setdefault(name, Cells(len(PhaseTotals._fields))), self.now, self._times)
 
     def publish(self, epoch: int, now: int) -> None:
         """Write the telemetry page."""
@@ -96,16 +88,13 @@ class StallClock:
         if times is not None:
             times.collect()
         epochs, batches, steps, images, unknown, step_ns, wait_ns, start_ns, queued_ns, seen_ns = self.sums.sums()
-        measured = times is not None and times.steps > 0
         recent, count, total = self.recent, steps, step_ns
-        stall = Stall(0.0, 1.0)
-        transfer = None
         host_wait = wait_ns / step_ns if step_ns else None
-        if times is not None and measured:
+        stall, transfer = Stall(0.0, 1.0), None
+        if times is not None and times.steps:
             recent, count, total = times.recent, times.steps, times.step_ns
-            exposed = times.stall_ns / max(1, total)
-            stall = Stall(exposed, exposed)
-            transfer = times.transfer_ns / max(1, total) if times.transfers else None
+            stall = Stall(times.stall_ns / max(1, total), times.stall_ns / max(1, total))
+            transfer = None if self.stages is None else 1e9 * self.stages.transfer.stats().wait_s / max(1, total)
         elif host_wait is not None:  # exact without a device, otherwise an upper bound
             stall = Stall(host_wait if times is None else 0.0, host_wait)
         mean = total / count / 1e9 if count else None
@@ -134,14 +123,8 @@ class StallClock:
         return phases
 
     def _phase_totals(self) -> dict[str, PhaseTotals]:
-        """Return the totals of both clocks by name, in the order of their first use."""
-        on_device = {} if self._times is None else self._times.phases
-        phases = {}
-        for name, phase in list(self._phases.items()):
-            entered, timed, total = phase.totals()
-            device_timed, device_ns = on_device.get(name, (0, 0))
-            phases[name] = PhaseTotals(entered, timed + device_timed, total + device_ns)
-        return phases
+        """Return the totals by name, in the order of their first use."""
+        return {name: PhaseTotals(*sums.sums()) for name, sums in list(self._phases.items())}
 
     def _device_times(self) -> DeviceTimes | None:
         if self.device is not None and not self.device.startswith("cuda"):
@@ -157,17 +140,37 @@ class StallClock:
         return DeviceTimes(f"cuda:{index or cuda.current_device()}", cuda, copies)
 
 
-class Pass:
-    """One pass over a loader, in the consumer's thread."""
+class _Phase:
+    """A phase of a step, for one use: by the host's clock, or by a device's between events on the consumer's stream."""
 
-    __slots__ = (
-        "_batch", "_before_ns", "_clock", "_epoch", "_last", "_marks", "_now", "_queued", "_row", "_since", "_thread",
-    )  # fmt: skip
+    def __init__(self, sums: Cells, now: Callable[[], int], times: DeviceTimes | None) -> None:
+        self._sums, self._now, self._times = sums, now, times
+        self._start: Any = None
+
+    def __enter__(self) -> Self:
+        self._start = self._now() if self._times is None else self._times.mark()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        row = self._sums.mine()
+        row[0] += 1
+        if self._times is not None:
+            self._times.phase(self._sums, self._start, self._times.mark())
+        else:
+            row[1] += 1
+            row[2] += self._now() - self._start
+
+
+class Pass:
+    """One pass over a loader, in the consumer's thread.
+
+    On a device it marks events: `waiting` and `got` for each batch, between them perhaps `arrived`.
+    """
 
     def __init__(self, clock: StallClock, epoch: int, times: DeviceTimes | None) -> None:
         self._clock, self._epoch, self._batch = clock, epoch, 0
-        self._now, self._row, self._thread = clock.now, clock.sums.mine(), get_ident()
-        self._marks = None if times is None else Marks(times)
+        self._now, self._thread, self._times = clock.now, get_ident(), times
+        self._before = self._waiting = self._arrived = None  # events: the last `got`, and those since
         self._since: int | None = None  # the current entry of next()
         self._before_ns = 0  # spent in iter()
         self._last: int | None = None
@@ -175,8 +178,8 @@ class Pass:
 
     def waiting(self) -> None:
         """Note the entry of next() or iter()."""
-        if self._marks is not None:
-            self._marks.waiting()
+        if self._times is not None and self._before is not None:  # the first batch of an epoch ends no step
+            self._waiting = self._times.mark()
         self._since = self._now()
 
     def began(self) -> None:
@@ -185,14 +188,13 @@ class Pass:
 
     def arrived(self) -> None:
         """Note that the batch is ready and its copy to the device is not."""
-        if self._marks is not None:
-            self._marks.arrived()
+        if self._times is not None and self._waiting is not None:
+            self._arrived = self._times.mark()
 
     def got(self, images: int | None = None) -> None:
         """Note the return of next() with a batch of `images` samples, None if unknown."""
         clock, now = self._clock, self._now()
-        wait = self._waited(now)
-        row = self._row if get_ident() == self._thread else clock.sums.mine()
+        wait, row = self._waited(now), clock.sums.mine()
         row[_BATCHES] += 1
         if images is None:
             row[_UNKNOWN] += 1
@@ -211,8 +213,11 @@ class Pass:
         self._batch += 1
         if clock.stages is not None:
             clock.stages.queue.add(wait_ns=wait)
-        if self._marks is not None:
-            self._marks.got()
+        if (times := self._times) is not None:
+            event = times.mark()
+            times.step(self._before, self._waiting, self._arrived, event)
+            self._before, self._waiting, self._arrived = event, None, None
+            times.collect()
         if now >= clock.publish_at:
             self._see_queue()
             clock.publish(self._epoch, now)
@@ -220,22 +225,20 @@ class Pass:
     def left(self) -> None:
         """End the pass: at its end, by an error, or because the consumer left. May be called in a finalizer."""
         clock = self._clock
-        if self._marks is not None:
-            self._marks.left()
         if self._batch:
             now = self._now()  # behind a next() without a batch, in which a DataLoader ends its workers
             clock.sums.mine()[_START_NS] += self._waited(now)
             self._see_queue()
             if now >= clock.publish_at - PUBLISH_NS + END_NS:
                 clock.publish(self._epoch, now)
-        self._last = self._since = None
+        self._last = self._since = self._before = self._waiting = self._arrived = None
 
     def _see_queue(self) -> None:
         """Add the time since the last look, of the thread that began the pass."""
         if get_ident() != self._thread or self._queued is None or (found := _queued_ns()) is None:
             return
         for number, before, now in zip((_QUEUED_NS, _SEEN_NS), self._queued, found, strict=True):
-            self._row[number] += now - before
+            self._clock.sums.mine()[number] += now - before
         self._queued = found
 
     def _waited(self, now: int) -> int:
@@ -252,24 +255,3 @@ def _queued_ns() -> tuple[int, int] | None:
             return (queued, time.monotonic_ns()) if ran else None
     except (OSError, IndexError, ValueError, NameError):  # the last: `open` is gone while the interpreter exits
         return None
-
-
-def cuda_device(device: object) -> str | None:
-    """Return `device` (a string or torch.device) as a string. Raises OptionError if torch cannot use it."""
-    if device is None:
-        return None
-    written = str(device) if isinstance(device, str) or type(device).__name__ == "device" else ""
-    wrong = OptionError(f"device must be a device of torch, such as 'cpu' or 'cuda', found {shown(device)}")
-    if not re.fullmatch("[a-z]+(:[0-9]{1,4})?", written):
-        raise wrong
-    if not written.startswith("cuda"):
-        return written
-    import torch
-
-    try:
-        checked = torch.device(written)
-    except RuntimeError:
-        raise wrong from None
-    if not 0 <= (checked.index or 0) < torch.cuda.device_count():
-        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
-    return str(checked)

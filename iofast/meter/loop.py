@@ -7,18 +7,21 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from iofast.errors import OptionError, shown
-from iofast.meter.clock import StallClock, cuda_device
+from iofast.meter.clock import StallClock
 from iofast.meter.page import LoaderInfo
 from iofast.meter.stats import MeterStats
+
+if TYPE_CHECKING:
+    import torch
 
 Batch = TypeVar("Batch")
 
 _DEPTH = 4  # of nested lists and dictionaries in the search for a tensor
 _FIELDS = 8  # entries of each in that search: a batch may be a list of ten thousand strings
-_IMAGE_DIMENSIONS = 3  # a list of such tensors is a list of images
+_IMAGE = 3  # dimensions: a list of such tensors is a list of images
 
 
 def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = None) -> Meter[Batch]:
@@ -39,7 +42,22 @@ def watch(loader: Iterable[Batch], *, name: str | None = None, device: object = 
         raise OptionError(f"watch takes an iterable of batches, found {type(loader).__name__}")
     if not isinstance(name, str | None):
         raise OptionError(f"name must be a str, found {shown(name)}")
-    return Meter(loader, name, cuda_device(device))
+    return Meter(loader, name, None if device is None else str(checked_device(device)))
+
+
+def checked_device(device: Any) -> torch.device:
+    """Return a device of torch; one that torch does not know or see raises OptionError."""
+    import torch
+
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        raise OptionError(
+            f"device must be one that torch knows, such as 'cpu' or 'cuda', found {shown(device)}"
+        ) from None
+    if checked.type == "cuda" and not 0 <= (checked.index or 0) < torch.cuda.device_count():
+        raise OptionError(f"device {device} not found: torch sees {torch.cuda.device_count()} CUDA devices")
+    return checked
 
 
 class Meter(Iterable[Batch], Generic[Batch]):
@@ -109,32 +127,20 @@ class _Batches(Iterator[Batch]):
         return batch
 
 
-def samples(batch: object, depth: int = _DEPTH) -> int | None:
+def samples(batch: Any, depth: int = _DEPTH) -> int | None:
     """Return a batch's number of samples: its first tensor's first dimension, or the length of a list of images."""
     if not isinstance(batch, list | tuple):  # checked first: the usual case, and the fastest check
-        dimensions = _dimensions(batch)
-        if dimensions is not None:
-            return int(batch.shape[0]) if dimensions else None  # type: ignore[attr-defined]
+        if isinstance(shape := getattr(batch, "shape", None), tuple):
+            return int(shape[0]) if shape else None
         if not isinstance(batch, Mapping):
             return None
         batch = list(batch.values())
-    if not depth:
-        return None
-    for field in batch[:_FIELDS]:
-        if isinstance(field, list) and field and all(_dimensions(each) == _IMAGE_DIMENSIONS for each in field):
+    for field in batch[:_FIELDS] if depth else ():
+        if isinstance(field, list) and field and all(len(getattr(each, "shape", ())) == _IMAGE for each in field):
             return len(field)  # images of different sizes
         if (count := samples(field, depth - 1)) is not None:
             return count
     return None
-
-
-def _dimensions(value: object) -> int | None:
-    """Return the dimensions of a tensor or array, None for anything else and for nested tensors, which raise."""
-    try:
-        shape = value.shape  # type: ignore[attr-defined]
-        return len(shape) if isinstance(shape, tuple) else None
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def _described(loader: object, device: str | None) -> LoaderInfo:

@@ -84,7 +84,7 @@ class Page:
 
     start_time  of the process, in clock ticks since boot
     machine     the scope of the pid: the kernel's boot id, and the inode of the pid namespace
-    rank        of `world_size`, as a loader knows it, or from the environment; None and 0 = unknown
+    rank        of `world_size`, as a loader knows it; None and 0 = unknown
     """
 
     pid: int

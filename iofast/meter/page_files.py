@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from iofast.meter.page import (
 from iofast.meter.traffic import traffic
 
 _LOG = logging.getLogger(__name__)
-_SERIALS, _DRAFTS = itertools.count(1), itertools.count(1)
+_SERIALS = itertools.count(1)
 _START_TIME = 22  # its field in /proc/<pid>/stat, counting from 1
 _DEAD = (b"Z", b"X", b"x")  # zombies too: they write no page
 _PROC = Path("/proc")
@@ -73,47 +72,24 @@ def machine() -> str:
     return f"{boot} {(_PROC / 'self' / 'ns' / 'pid').stat().st_ino}"
 
 
-def page_of(pid: int, started: int) -> Page | None:
-    """Return the page of a process that started at `started`, None if it has none or is not running here."""
-    for folder in folders():
-        with contextlib.suppress(OSError):
-            owned.trust(folder)
-            page = _read(folder / name_of(pid, started))
-            if page is not None and page.machine == machine() and start_time(pid) == page.start_time:
-                return page
-    return None
-
-
 def pages() -> list[Page]:
-    """Return all pages of this user's live processes, sorted by pid. Removes pages of dead processes."""
+    """Return all pages of this user's live processes, sorted by pid. Removes pages of dead processes.
+
+    Pages of other machines and pid namespaces stay, because their processes may live.
+    """
     found = dict[int, Page]()
     for folder in folders():
         with contextlib.suppress(OSError):
             owned.trust(folder)
-            found |= {page.pid: page for page in live(folder)}
+            for path in folder.glob("*.json"):
+                page = _read(path)
+                if page is None or page.machine != machine():
+                    continue
+                if start_time(page.pid) == page.start_time:
+                    found[page.pid] = page
+                else:
+                    path.unlink(missing_ok=True)
     return [found[pid] for pid in sorted(found)]
-
-
-def live(folder: Path) -> list[Page]:
-    """Return the pages of live processes in `folder`, and remove those of dead ones. Raises OSError.
-
-    Pages of other machines and pid namespaces stay, because their processes may live.
-    """
-    found, here = [], machine()
-    for path in folder.glob("*.json"):
-        page = _read(path)
-        if page is None or page.machine != here:
-            continue
-        if start_time(page.pid) == page.start_time:
-            found.append(page)
-        else:
-            path.unlink(missing_ok=True)
-    return found
-
-
-def name_of(pid: int, started: int) -> str:
-    """Return the name of a process's page."""
-    return f"{pid}-{started}.json"
 
 
 def _read(path: Path) -> Page | None:
@@ -128,8 +104,7 @@ class _OwnPage:
 
     def __init__(self) -> None:
         self.loaders: dict[int, LoaderReport] = {}  # by serial
-        self.page: Page | None = None
-        self.path = Path()
+        self.path: Path | None = None
         self.impossible = False
 
     def write(self) -> None:
@@ -137,12 +112,14 @@ class _OwnPage:
         if self.impossible:
             return
         try:
-            page = self.page or self._made()
+            pid, here = os.getpid(), machine()
+            started = start_time(pid) or 0
+            self.path = self.path or _folder() / f"{pid}-{started}.json"
             loaders = sorted(self.loaders.copy().values(), key=lambda report: report.serial)[:MAX_LOADERS]
-            ranks = [(each.info.rank, each.info.world_size) for each in loaders if each.info.rank is not None]
-            rank, world_size = ranks[0] if ranks else (page.rank, 0)
-            page = replace(page, loaders=tuple(loaders), rank=rank, world_size=world_size)
-            _replace(self.path, to_json(page))
+            ranks = ((each.info.rank, each.info.world_size) for each in loaders if each.info.rank is not None)
+            rank, world_size = next(ranks, (None, 0))
+            with owned.writing(self.path, 0o600, durable=False) as file:
+                file.write(to_json(Page(pid, started, here, rank, world_size, tuple(loaders))).encode())
         except (OSError, ValueError, TypeError) as error:
             self.end()
             _LOG.debug("no telemetry page: %s", error)
@@ -150,36 +127,19 @@ class _OwnPage:
     def end(self) -> None:
         """Remove the page, and write none again."""
         self.impossible = True
-        if self.page is not None:
+        if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def _made(self) -> Page:
-        pid = os.getpid()
-        started, folder = start_time(pid), next(iter(folders()), None)
-        if started is None or folder is None:
-            raise OSError("/proc does not know this process" if started is None else "there is no folder for it")
-        with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
-            folder.mkdir(0o700)
-        owned.trust(folder)
-        live(folder)  # removes what killed processes have left
-        rank = os.environ.get("RANK", "")  # set by torchrun
-        self.path = folder / name_of(pid, started)
-        self.page = Page(pid, started, machine(), int(rank) if re.fullmatch("[0-9]{1,8}", rank) else None)
-        return self.page
 
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole, without the time that `owned.writing` takes to make it durable."""
-    draft = path.with_suffix(f".{next(_DRAFTS)}")  # two threads may write at once
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(text)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+def _folder() -> Path:
+    """The folder of this process's page, without what killed processes have left."""
+    folder = folders()[0]
+    with contextlib.suppress(FileExistsError):  # perhaps made by another user: checked below
+        folder.mkdir(0o700)
+    owned.trust(folder)
+    pages()
+    return folder
 
 
 _process = _OwnPage()
@@ -216,13 +176,6 @@ class Slot:
         own, self._closed = _process, True
         if own.loaders.pop(self._serial, None) is not None:
             own.write()
-
-
-def close_page() -> None:
-    """Remove this process's page. A loader that publishes later makes a new one."""
-    before = _process
-    _begin()  # another object: a thread may be writing with this one
-    before.end()
 
 
 @atexit.register

@@ -31,9 +31,9 @@ class TrafficStats:
 
     def plus(self, other: TrafficStats) -> TrafficStats:
         """Both together, with the longer times."""
+        slower = max(self, other, key=lambda each: each.p99_s or 0.0)
         gets, nbytes, retries, read = map(operator.add, self.counts, other.counts)
-        median, late = _longer(self.median_s, other.median_s), _longer(self.p99_s, other.p99_s)
-        return TrafficStats(gets, nbytes, retries, read, median, late)
+        return TrafficStats(gets, nbytes, retries, read, slower.median_s, slower.p99_s)
 
     def since(self, before: TrafficStats) -> TrafficStats:
         """What came after `before`, with the times of now."""
@@ -59,10 +59,6 @@ class TrafficStats:
         if self.retries:
             parts.append(f"{self.retries:,} repeated")
         return ", ".join(parts)
-
-
-def _longer(one: float | None, other: float | None) -> float | None:
-    return max((each for each in (one, other) if each is not None), default=None)
 
 
 class Traffic:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from iofast.errors import IofastError
-from iofast.meter import page_of, pages
+from iofast.meter import pages
 from iofast.monitor.probe.family import WORKER, rank_of
 from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
 from iofast.monitor.probe.states import (
@@ -80,16 +80,16 @@ class ProcessTable:
             with contextlib.suppress(OSError):
                 if user is None or folder(pid).stat().st_uid == user:
                     self.processes[pid] = _Candidate(stat, command_line(pid))
+        self.pages = {page.pid: page for page in pages()}
 
     def trainer(self, pid: int) -> int:
         """The process that a loader's worker works for; for any other process, itself."""
-        seen = {pid}
-        while (process := self.processes.get(pid)) and (parent := process.stat.parent) not in seen:
-            above = self.processes.get(parent)
-            if above is None or not self._works_for(pid, process, above):
-                return pid
-            pid = parent
-            seen.add(pid)
+        for _ in self.processes:  # at most: numbers may have been used again while the table was read
+            process = self.processes.get(pid)
+            above = process and self.processes.get(process.stat.parent)
+            if process is None or above is None or not self._works_for(pid, process, above):
+                break
+            pid = process.stat.parent
         return pid
 
     def _works_for(self, pid: int, process: _Candidate, above: _Candidate) -> bool:
@@ -121,19 +121,16 @@ class ProcessTable:
         process = self.processes.get(pid)
         if process is None or not process.may_train:
             return False
-        return self._has_loader(pid) or any(page.pid == pid for page in pages())
+        return pid in self.pages or self._has_loader(pid)
 
-    def job(self, pid: int) -> Job | None:
-        """The job of a training process; None when it has ended."""
-        try:
-            stat = read_stat(pid)
-        except Gone:
-            return None
+    def job(self, pid: int) -> Job:
+        """The job of a process in the table."""
+        process = self.processes[pid]
         rank, size = rank_of(pid) or (None, None)
-        if rank is None and (page := page_of(pid, stat.start_time)) is not None:
+        if rank is None and (page := self.pages.get(pid)) is not None:
             rank, size = page.rank, page.world_size or None
-        words = command_line(pid).decode(errors="replace").split("\0")
-        return Job(pid, stat.start_time, " ".join(words).strip()[:_COMMAND] or stat.name, rank, size)
+        command = process.line.decode(errors="replace").replace("\0", " ").strip()[:_COMMAND]
+        return Job(pid, process.stat.start_time, command or process.stat.name, rank, size)
 
 
 def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) -> list[Job]:
@@ -146,7 +143,7 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
     """
     table = ProcessTable(os.geteuid())
     own = table.above(os.getpid())
-    sure = {page.pid for page in pages()}.union(on_gpu) & table.processes.keys()
+    sure = table.pages.keys() | set(on_gpu)
     sure |= {table.trainer(pid) for pid, process in table.processes.items() if process.is_worker}
     likely = []
     for pid, process in table.processes.items():
@@ -156,13 +153,11 @@ def find_jobs(on_gpu: Collection[int] = (), least_age_s: float = LEAST_AGE_S) ->
         if _has_named_threads(pid):
             sure.add(table.trainer(pid))
         elif _maps_torch(pid):
-            likely.append(pid)
-    before = {pid: _cpu_s(pid) for pid in likely}
+            likely.append((pid, process.stat.cpu_s))
     time.sleep(_TRIAL_S if likely else 0.0)
-    sure |= {table.trainer(pid) for pid in likely if _cpu_s(pid) - before[pid] >= _USES_CPU * _TRIAL_S}
-    processes = {pid: table.processes[pid] for pid in sorted((sure & table.processes.keys()) - own)}
-    trainings = (pid for pid, each in processes.items() if not each.never_trains and not each.is_worker)
-    return [job for pid in trainings if (job := table.job(pid)) is not None]
+    sure |= {table.trainer(pid) for pid, cpu_s in likely if _cpu_s(pid) - cpu_s >= _USES_CPU * _TRIAL_S}
+    processes = ((pid, table.processes[pid]) for pid in sorted((sure & table.processes.keys()) - own))
+    return [table.job(pid) for pid, each in processes if not each.never_trains and not each.is_worker]
 
 
 def job_of(pid: int) -> Job:
@@ -173,30 +168,27 @@ def job_of(pid: int) -> Job:
     missing = MonitorError(f"there is no process {pid} to watch here, or it has ended")
     try:
         owner = folder(pid).stat().st_uid
-        stat = read_stat(pid)
-    except (OSError, Gone):
+    except OSError:
         raise missing from None
     if os.geteuid() not in (0, owner):
         raise MonitorError(f"process {pid} belongs to user {owner}, this is user {os.geteuid()}: watch it as that user")
     table = ProcessTable(None if os.geteuid() == 0 else owner)
-    if stat.parent in (0, 2) and not command_line(pid):
-        raise MonitorError(f"process {pid} is the kernel's ({stat.name}): expected a training")
+    if (own := table.processes.get(pid)) is None:
+        raise missing
+    if own.stat.parent in (0, 2) and not own.line:
+        raise MonitorError(f"process {pid} is the kernel's ({own.stat.name}): expected a training")
     trainer = table.trainer(pid)
     if trainer == pid and not table.trains(pid):
         started = table.below(pid)
-        ranks = sorted({table.trainer(other) for other in started if table.trains(other)} - {pid})
+        ranks = {table.trainer(other) for other in started if table.trains(other)} - {pid}
         if len(ranks) > 1:
-            listed = ", ".join(map(str, ranks[:16]))
+            listed = ", ".join(map(str, sorted(ranks)[:16]))
             raise MonitorError(f"process {pid} has started {len(ranks)} trainings: name one of {listed}")
-        own = table.processes.get(pid)
         programs = {table.trainer(one) for one in started if table.processes[one].may_train}
-        if not ranks and len(programs) == 1 and own is not None and not own.is_python:
-            ranks = list(programs)  # of `timeout`, or of a shell: it may train later
-        trainer = ranks[0] if ranks else pid
-    job = table.job(trainer)
-    if job is None:
-        raise missing
-    return job
+        if not ranks and len(programs) == 1 and not own.is_python:
+            ranks = programs  # of `timeout`, or of a shell: it may train later
+        trainer = next(iter(ranks), pid)
+    return table.job(trainer)
 
 
 def _has_named_threads(pid: int) -> bool:

@@ -5,8 +5,6 @@ alone (by `kill`, by a batch system) are passed on. A thread takes signals with 
 the sender: a signal of the terminal has reached the program already and must not reach it twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -30,7 +28,7 @@ _FROM_TERMINAL = 0x80  # SI_KERNEL
 _PR_SET_PTRACER = 0x59616D61
 
 
-class Program:
+class Program(subprocess.Popen[bytes]):
     """A running program. Raises OSError when it cannot be started. A context manager, which waits for its end.
 
     `stopping`, if set, is called before Ctrl-Z stops us, and returns a function to call when we continue: a screen is
@@ -39,21 +37,7 @@ class Program:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.stopping: Callable[[], Callable[[], None]] | None = None
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._status = 0
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # before the start: no signal gets lost
-        try:
-            self.pid = self._start(arguments)
-        except OSError:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            raise
-        self._signals = threading.Thread(target=self._pass_on, name="iofast-signals", daemon=True)
-        self._reaper = threading.Thread(target=self._reap, name="iofast-wait", daemon=True)
-        self._signals.start()
-        self._reaper.start()
-
-    def _start(self, arguments: Sequence[str]) -> int:
         # Under Yama's scope 1 a process may trace its descendants alone: py-spy, which we start, is no ancestor of the
         # program. The program may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants.
         # That survives its exec, but does not apply to what it forks.
@@ -64,50 +48,40 @@ class Program:
             prctl(_PR_SET_PTRACER, ctypes.c_ulong(monitor), 0, 0, 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-        program = subprocess.Popen(list(arguments), close_fds=False, preexec_fn=allow)
-        program.returncode = 0  # `_reap` waits for its end, so subprocess must not
-        return program.pid
+        try:
+            super().__init__(list(arguments), close_fds=False, preexec_fn=allow)
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            raise
+        self._signals = threading.Thread(target=self._pass_on, name="iofast-signals", daemon=True)
+        self._signals.start()
 
-    def wait(self, timeout: float | None = None) -> int | None:
-        """The exit status, or 128 + the number of the signal that ended it; None if it still runs after `timeout` s."""
-        return self._status if self._ended.wait(timeout) else None
-
-    def _reap(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # keeps its pid, as `_send` may be using that
-        with self._lock:
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self._status = 128 - status if status < 0 else status
-            self._ended.set()
+    def status(self) -> int:
+        """Wait for its end: its exit status, or 128 + the number of the signal that ended it."""
+        status = self.wait()
+        return 128 - status if status < 0 else status
 
     def _pass_on(self) -> None:
         while True:
             info = signal.sigwaitinfo(_PASSED)
-            if self._ended.is_set():
+            if self.poll() is not None:
                 return
             number = signal.Signals(info.si_signo)
             if info.si_code != _FROM_TERMINAL and info.si_pid != self.pid:
                 self._send(number)
             if number is signal.SIGTSTP:
                 resume = self.stopping() if self.stopping is not None else None
-                signal.raise_signal(
-                    signal.SIGSTOP
-                )  # os.kill would let this thread run on for a moment, and continue it
+                signal.raise_signal(signal.SIGSTOP)  # os.kill would let this thread run on, and continue it
                 self._send(signal.SIGCONT)
                 if resume is not None:
                     resume()
 
     def _send(self, number: signal.Signals) -> None:
-        with self._lock:
-            if not self._ended.is_set():
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # a setuid program
-                    os.kill(self.pid, number)
-
-    def __enter__(self) -> Program:
-        return self
+        with contextlib.suppress(PermissionError):  # a setuid program
+            self.send_signal(number)
 
     def __exit__(self, *_: object) -> None:
-        self._ended.wait()
-        self._reaper.join()
+        self.wait()
         if self._signals.is_alive() and self._signals.ident is not None:
             signal.pthread_kill(self._signals.ident, signal.SIGUSR1)  # wakes it
             self._signals.join()

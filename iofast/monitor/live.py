@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
@@ -48,34 +47,28 @@ def machine(request: Request, program: int | None = None) -> Sources:
 
     Raises MonitorError when a pid or GPU is missing.
     """
-    nvml = NvmlProbe.open()
-    if request.gpu is not None and nvml is None:
-        raise MonitorError(f"--gpu {request.gpu}: {NvmlProbe.note}")
-    find: Callable[[], Sequence[Job]] = partial(_on_gpu, request.gpu, nvml)
-    if request.pids:
-        named = [job_of(pid) for pid in request.pids]
-        find = lambda: named  # noqa: E731
-    elif program is not None:
-        find = partial(_started, program, nvml, time.monotonic())
-    return Sources(find, lambda job: Watch(job, request, nvml), classify)
+    nvml, since = NvmlProbe(), time.monotonic()
+    if request.gpu is not None and nvml.missing:
+        raise MonitorError(f"--gpu {request.gpu}: {nvml.missing}")
+    named = [job_of(pid) for pid in request.pids]
 
-
-def _on_gpu(gpu: int | None, nvml: NvmlProbe | None, least_age_s: float = LEAST_AGE_S) -> Sequence[Job]:
-    """All jobs, or those on one GPU. In a container the driver may name no processes: then all."""
-    gpus = nvml.processes() if nvml is not None else {}
-    return [job for job in find_jobs(gpus, least_age_s) if gpu is None or not gpus or gpu in gpus.get(job.pid, ())]
-
-
-def _started(program: int, nvml: NvmlProbe | None, since: float) -> Sequence[Job]:
-    """The trainings of a started program: it may be a launcher, with the training in a process far below."""
-    family = {program} | ProcessTable(None).below(program)  # of any user: a set-uid starter may be in between
-    found = [job for job in _on_gpu(None, nvml, least_age_s=0.0) if job.pid in family]
-    if found or time.monotonic() - since < _PROVES_ITSELF_S:
+    def find() -> Sequence[Job]:
+        """What was named, those on a GPU, those below the program, or all of this user."""
+        if named:
+            return named
+        gpus = nvml.processes()
+        jobs = find_jobs(gpus, LEAST_AGE_S if program is None else 0.0)
+        if program is None:  # in a container the driver may name no processes: then all
+            return [job for job in jobs if request.gpu is None or not gpus or request.gpu in gpus.get(job.pid, ())]
+        # It may be a launcher, with the training far below, and a set-uid starter in between.
+        family = {program} | ProcessTable(None).below(program)
+        found = [job for job in jobs if job.pid in family]
+        if not found and time.monotonic() - since >= _PROVES_ITSELF_S:
+            with contextlib.suppress(MonitorError):  # it has ended, or has started several that do not train yet
+                return [job_of(program)]
         return found
-    try:
-        return [job_of(program)]
-    except MonitorError:  # it has ended, or has started several that do not train yet
-        return []
+
+    return Sources(find, lambda job: Watch(job, request, nvml), classify)
 
 
 # News of a thread: a snapshot or the end of a job; without a key the jobs of a search.
@@ -160,18 +153,22 @@ class Jobs:
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
         watched.ledger.before_adding(watched.snapshots)
         watched.snapshots.append(snapshot)
-        verdict = None if watched.moment is None else watched.moment.verdict
-        young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
         watched.since += 1
         if watched.history is None:
             watched.history = History(snapshot.time_s - snapshot.seconds)
+        verdict = None if watched.moment is None else watched.moment.verdict
+        young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
         if verdict is None or young or watched.since >= _STANDS:
-            verdict = self._sources.judge(list(watched.snapshots), verdict)
-            watched.since, watched.history.sums = 0, watched.ledger.sums(watched.snapshots)
+            verdict = self._verdict(watched, watched.history)
         now = figures(snapshot)
         watched.history.add(snapshot, now, verdict)
         watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
         return watched.moment
+
+    def _verdict(self, watched: _Watched, history: History) -> Verdict:
+        watched.since, history.sums = 0, watched.ledger.sums(watched.snapshots)
+        before = None if watched.moment is None else watched.moment.verdict
+        return self._sources.judge(list(watched.snapshots), before)
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:
         """The last moment of a job, with a note if watching failed. Raises the error if nothing else is watched."""
@@ -179,27 +176,24 @@ class Jobs:
         gone = isinstance(error, ProcessLookupError)
         if watched is None or (not gone and watched.moment is None and not self._live):
             raise error
-        if watched.moment is None:
+        if (moment := self._settled(watched)) is None:
             return None
-        moment = replace(self._settled(watched, watched.moment), ended=True)
         if not gone:
             notes = (*moment.snapshot.notes, f"watching it failed: {error}")
             moment = replace(moment, snapshot=replace(moment.snapshot, notes=notes))
-        self._ended.append(moment)
-        return moment
+        self._ended.append(replace(moment, ended=True))
+        return self._ended[-1]
 
     def settle(self) -> None:
         """Judge every job by its newest snapshots, before the end."""
         for watched in self._live.values():
-            if watched.moment is not None:
-                watched.moment = self._settled(watched, watched.moment)
+            watched.moment = self._settled(watched)
 
-    def _settled(self, watched: _Watched, moment: Moment) -> Moment:
-        if not watched.since:
+    def _settled(self, watched: _Watched) -> Moment | None:
+        moment = watched.moment
+        if moment is None or not watched.since:
             return moment
-        watched.since = 0
-        moment.history.sums = watched.ledger.sums(watched.snapshots)
-        return replace(moment, verdict=self._sources.judge(list(watched.snapshots), moment.verdict))
+        return replace(moment, verdict=self._verdict(watched, moment.history))
 
     def __len__(self) -> int:
         """Number of jobs watched now."""

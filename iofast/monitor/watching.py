@@ -10,9 +10,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from iofast.monitor.probe.data_folders import DataFolders
-from iofast.monitor.probe.family import Peers
-from iofast.monitor.probe.loader_source import loader_source, named_paths
+from iofast.monitor.probe.data_folders import DataFolders, program_of
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.probe.pages import PagesProbe
@@ -26,28 +24,26 @@ from iofast.monitor.thresholds import THRESHOLDS
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
 _BUDGET: Final = 0.006  # of one core: verdicts, views and waking up use a third more
-_PEERS_EVERY: Final = 5  # looks
 _MOST_NOTES: Final = 16
 _HURRIED_S: Final = 5.0  # without a batch: bursts can be 30 s apart, and only they tell a hang from a cell that ended
 
 
 class Watch:
-    """Snapshots of a job. The constructor and `interval` raise JobEnded. The caller closes `nvml`."""
+    """Snapshots of a job. The constructor and `interval` raise Gone. The caller closes `nvml`."""
 
     def __init__(self, job: Job, options: WatchOptions | None = None, nvml: NvmlProbe | None = None) -> None:
         self.job = job
         self.options = options or WatchOptions()
-        self._nvml = nvml
+        self._nvml = nvml or NvmlProbe()
         self._proc = ProcProbe(job)
         self._system = SystemProbe(job)
         self._pages = PagesProbe(job)
-        self._peers = Peers(job)
         self._files = DataFolders()
-        self._source, self._named = loader_source(job.pid), named_paths(job.pid)
-        self._stacks = StackProbe(job) if self.options.stacks != "off" else None
+        self._source, self._named = program_of(job.pid)
+        self._stacks = StackProbe(job, wanted=self.options.stacks != "off")
         self._look_s = self._snapshot_s = 0.0  # running means of the cost of one
         self._silent_s = 0.0
-        self._notes: dict[str, None] = {}
+        self._notes: tuple[str, ...] = ()
         self._taken_at = self._due_at = time.monotonic()
 
     def interval(self) -> Snapshot:
@@ -62,7 +58,7 @@ class Watch:
             if at < time.monotonic() - length / slots:  # this process had no processor: skip the looks that it missed
                 continue
             _sleep_until(at)
-            self._look(slot)
+            self._look()
         _sleep_until(self._due_at)
         return self._snapshot()
 
@@ -73,20 +69,17 @@ class Watch:
         left = max(_BUDGET - self._snapshot_s / self.options.interval, _BUDGET / 2)  # frequent snapshots cost more
         return min(_MOST_LOOKS, max(_FEWEST_LOOKS, left / self._look_s))
 
-    def _look(self, number: int) -> None:
+    def _look(self) -> None:
         before = time.thread_time()
         self._proc.look()
-        if number % _PEERS_EVERY == 0:
-            self._peers.look()
         self._look_s = _mean_cost(before, self._look_s, 16)
-        if self._stacks is not None:  # whose bursts have a budget of their own
-            self._stacks.look(self._proc.workers)
+        self._stacks.look(self._proc.workers)  # whose bursts have a budget of their own
 
     def _snapshot(self) -> Snapshot:
         before, now = time.thread_time(), time.monotonic()
         seconds = max(now - self._taken_at, 1e-3)
         self._taken_at = now
-        main, processes, threads = self._proc.take(seconds)
+        main, processes, threads = self._proc.take()
         self._files.glimpse([*self._proc.workers, self.job.pid])
         devices = self._devices(tuple(each.pid for each in processes), seconds)
         loaders = self._pages.take()  # before their rank
@@ -100,11 +93,11 @@ class Watch:
             threads=threads,
             system=self._system.take(seconds),
             devices=devices,
-            stacks=self._stacks.take() if self._stacks is not None else None,
+            stacks=self._stacks.take(),
             loaders=loaders,
             data_folder=self._files.folder,
             notes=self._noted(devices),
-            peers={**self._peers.take(), **self._pages.peers()},
+            peers=self._proc.peers | self._pages.peers,
             file_bytes=self._files.image_bytes,
             image_root=self._files.image_root(self._source.root if self._source else "", self._named),
             source=self._source,
@@ -117,13 +110,11 @@ class Watch:
         """Ask for stacks, once, when the job begins to do nothing."""
         before = self._silent_s
         self._silent_s = before + snapshot.seconds if is_silent(snapshot, THRESHOLDS.idle_cpu) else 0.0
-        if self._stacks is not None and before < _HURRIED_S <= self._silent_s:
+        if before < _HURRIED_S <= self._silent_s:
             self._stacks.hurry()
 
     def _devices(self, pids: tuple[int, ...], seconds: float) -> tuple[DeviceFigures, ...]:
         """The job's devices: by option or by pid; where the driver names no processes, all that may be the job's."""
-        if self._nvml is None:
-            return ()
         devices = self._nvml.devices(pids, seconds)
         if self.options.gpu is not None:
             return tuple(replace(each, own=True) for each in devices if each.index == self.options.gpu)
@@ -131,23 +122,17 @@ class Watch:
 
     def _noted(self, devices: tuple[DeviceFigures, ...]) -> tuple[str, ...]:
         """A line for each thing that could not be looked at so far."""
-        notes = [*self._proc.notes.values(), self._pages.note]
-        notes += [NvmlProbe.note] if self._nvml is None else self._nvml.notes
+        notes = [*self._proc.notes.values(), self._pages.note, self._stacks.note, *self._nvml.notes]
         if len(devices) > 1 and not any(each.own for each in devices):
             notes.append(
                 f"which of {len(devices)} GPUs is this job's cannot be seen in a container: name it with --gpu"
             )
-        if self._stacks is not None:
-            notes.append(self._stacks.note)
-        for note in filter(None, notes):
-            if len(self._notes) < _MOST_NOTES:
-                self._notes.setdefault(note)
-        return tuple(self._notes)
+        self._notes = tuple(dict.fromkeys((*self._notes, *filter(None, notes))))[:_MOST_NOTES]
+        return self._notes
 
     def close(self) -> None:
         """End a running burst."""
-        if self._stacks is not None:
-            self._stacks.close()
+        self._stacks.close()
 
 
 def _mean_cost(before: float, mean: float, memory: int) -> float:

@@ -1,8 +1,7 @@
 """Counters of stages and of requests, phases of a step, samples of a batch: exact, never falling, bounded in memory."""
 
-import sys
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +26,6 @@ from iofast.meter import (
     pages,
 )
 from iofast.meter.loop import _Batches, samples
-from iofast.meter.phase import HostPhase
 from iofast.meter.traffic import Traffic
 
 
@@ -120,45 +118,20 @@ def test_ended_threads_leave_no_row_behind() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**9)), max_size=60))
 def test_overlapping_uses_add_up(moves: list[tuple[int, int]]) -> None:
-    clock = Time()
-    phase = HostPhase("forward", clock)
-    since: dict[int, int] = {}
-    spent = left = seen = 0
+    clock, now = StallClock(LoaderInfo("train"), device="cpu"), Time()
+    clock.now = now
+    inside: dict[int, tuple[int, AbstractContextManager[object]]] = {}
+    spent = left = 0
     for consumer, passing in moves:  # each of four consumers enters if it is outside, and leaves if it is inside
-        clock.ns += passing
-        if consumer not in since:
-            since[consumer] = clock.ns
-            phase.__enter__()
+        now.ns += passing
+        if consumer not in inside:
+            inside[consumer] = now.ns, clock.step("forward")
+            inside[consumer][1].__enter__()
         else:
-            spent += clock.ns - since.pop(consumer)
-            left += 1
+            since, phase = inside.pop(consumer)
             phase.__exit__(None, None, None)
-        totals = phase.totals()
-        assert totals.entered == totals.timed == left
-        assert totals.ns >= seen  # also while others are inside
-        seen = totals.ns
-        assert since or totals.ns == spent
-
-
-def test_threads_lose_nothing() -> None:
-    ticks: Iterator[int] = iter(range(10**9))
-    phase = HostPhase("forward", lambda: next(ticks))
-
-    def use() -> None:
-        for number in range(5000):
-            with phase:
-                pass
-            assert number % 3 or phase.totals().entered <= 20_000
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # with the usual one the threads would hardly meet
-    try:
-        at_once(*[use] * 4)
-    finally:
-        sys.setswitchinterval(interval)
-    totals = phase.totals()
-    assert totals.entered == totals.timed == 20_000
-    assert totals.ns >= 20_000  # each took a tick at least
+            spent, left = spent + now.ns - since, left + 1
+        assert clock._phase_totals().get("forward", (0, 0, 0)) == (left, left, spent)
 
 
 BATCHES: tuple[tuple[object, int | None], ...] = (

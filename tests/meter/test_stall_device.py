@@ -188,7 +188,6 @@ def test_a_host_far_ahead_skips_steps_and_measures_later_ones(stream: Stream) ->
     times = meter.clock._times
     assert times is not None
     assert 2_900 < times.steps < 4_000, "steps are skipped only while too many are pending"
-    assert stream.events <= 3 * MAX_PENDING, "used again"
 
 
 def test_nothing_is_recorded_into_a_graph(stream: Stream) -> None:

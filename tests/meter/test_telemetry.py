@@ -15,6 +15,7 @@ from at_once import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_sets import photographs, write_numbered
+from own_pages import close_page
 from stall_loaders import MS, Time, timed
 
 from iofast import FastDataset, FastLoader
@@ -93,7 +94,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     totals = PhaseTotals(7, 6, 600)
     slot.write(FIGURES, stages, {3: totals, "": totals})  # type: ignore[dict-item] # any name that works without a page
     page = only_page()
-    assert page == telemetry.page_of(page.pid, page.start_time)
     assert (page.pid, page.rank, page.world_size) == (os.getpid(), 2, 8)
     (loader,) = page.loaders
     assert (loader.info, loader.figures) == (info, FIGURES)
@@ -103,13 +103,6 @@ def test_a_page_has_what_was_written(runtime: Path) -> None:
     (path,) = runtime.rglob("*.*")
     assert path == runtime / "iofast" / f"{page.pid}-{page.start_time}.json"
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
-
-
-@pytest.mark.parametrize(("given", "rank"), [("5", 5), ("x", None), ("9" * 20, None)])
-def test_rank_of_a_launcher(given: str, rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", given)
-    Slot(LoaderInfo("a")).write(FIGURES)
-    assert only_page().rank == rank
 
 
 def test_a_loader_beyond_the_maximum_waits_until_another_closes() -> None:
@@ -139,9 +132,8 @@ def test_a_failure_is_logged_once(
 def test_a_forked_child_does_not_change_its_parents_page() -> None:
     slot = Slot(LoaderInfo("parent's"))
     slot.write(FIGURES)
-    for end in (slot.close, telemetry.close_page):
-        assert in_child(lambda end=end: end() is None) == 0  # type: ignore[misc]
-        assert [each.info.name for each in only_page().loaders] == ["parent's"]
+    assert in_child(lambda: slot.close() is None) == 0
+    assert [each.info.name for each in only_page().loaders] == ["parent's"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +224,7 @@ def test_a_forked_child_goes_on_measuring_with_a_page_of_its_own(reported: Repor
     def child() -> bool:
         list(meter)
         found = {page.pid == os.getpid(): page.loaders[0].figures.images for page in telemetry.pages()}
-        telemetry.close_page()
+        close_page()
         return (meter.stats.images, found) == (12, {False: 6, True: 12})
 
     assert in_child(child) == 0

@@ -7,15 +7,15 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from at_once import at_once
+from own_pages import close_page
 
 from iofast import meter as telemetry
 from iofast.meter import LoaderInfo, Page, Slot, Totals
 from iofast.meter.page import VERSION, to_json
-from iofast.meter.page_files import machine, name_of, start_time
+from iofast.meter.page_files import machine, start_time
 
 FIGURES = Totals(3, 7, 448, 6, 60_000, 5_000, 4_000, 300, 20_000, 123_456)
 
@@ -78,8 +78,7 @@ def test_pages_of_both_folders_are_seen(slot: Slot, tmp_path: Path, monkeypatch:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     slot.write(FIGURES)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (page,) = telemetry.pages()
-    assert telemetry.page_of(page.pid, page.start_time) == page
+    assert len(telemetry.pages()) == 1
 
 
 def test_a_full_disk_and_a_missing_proc(slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,22 +93,7 @@ def test_a_full_disk_and_a_missing_proc(slot: Slot, tmp_path: Path, monkeypatch:
             slot.write(FIGURES)
             assert telemetry.pages() == []
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-        telemetry.close_page()
-    slot.write(FIGURES)
-    assert len(telemetry.pages()) == 1
-
-
-def test_a_page_that_is_closed_while_it_is_written(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by another thread, after which the loader still publishes."""
-
-    def closing(what: Any, **changes: Any) -> Any:
-        if isinstance(what, Page):
-            telemetry.close_page()
-        return replace(what, **changes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("iofast.meter.page_files.replace", closing)
-        slot.write(FIGURES)
+        close_page()
     slot.write(FIGURES)
     assert len(telemetry.pages()) == 1
 
@@ -148,16 +132,6 @@ def test_stale_pages_are_removed_and_unknown_ones_stay(slot: Slot, tmp_path: Pat
             time.sleep(0.01)
         assert [page.pid for page in telemetry.pages()] == [os.getpid()]
         assert left() == set(texts) - {"reused pid", "running"}
-
-
-def test_the_page_of_a_process(slot: Slot, tmp_path: Path) -> None:
-    path = file_of(slot, tmp_path)
-    (page,) = telemetry.pages()
-    assert telemetry.page_of(page.pid, page.start_time) == page
-    assert telemetry.page_of(page.pid, page.start_time - 1) is None
-    for other in (replace(page, machine="another 1"), replace(page, pid=4_000_000)):
-        (path.parent / name_of(other.pid, other.start_time)).write_text(to_json(other))
-        assert telemetry.page_of(other.pid, other.start_time) is None
 
 
 def test_no_reader_sees_half_of_a_write(slot: Slot) -> None:

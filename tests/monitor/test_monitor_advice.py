@@ -12,7 +12,7 @@ from proc_folder import ProcFolder
 from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.probe.loader_source import loader_source, named_paths, parsed
+from iofast.monitor.probe.data_folders import parsed, program_of
 from iofast.monitor.situation import MOST_GAIN, Situation, gain
 from iofast.monitor.snapshot import Frame, LoaderSource, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
@@ -305,10 +305,10 @@ def test_of_a_running_script(tmp_path: Path, proc: ProcFolder) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     folder = proc.process(10, line=b"python\0-u\0train.py\0--epochs\x003\0")
     (folder / "cwd").symlink_to(tmp_path)
-    assert loader_source(10) == replace(OWN, root=str(tmp_path / "images"))
+    assert program_of(10)[0] == replace(OWN, root=str(tmp_path / "images"))
     proc.process(10, line=b"python\0-m\0train\0")
-    assert loader_source(10) is None
-    assert loader_source(11) is None
+    assert program_of(10)[0] is None
+    assert program_of(11)[0] is None
 
 
 def test_paths_in_a_command(tmp_path: Path, proc: ProcFolder) -> None:
@@ -317,8 +317,8 @@ def test_paths_in_a_command(tmp_path: Path, proc: ProcFolder) -> None:
     line = b"python\0train.py\0--data=my images\0-o\0.\0..\0./logs\0/elsewhere\0--lr=\0"
     (proc.process(10, line=line) / "cwd").symlink_to(tmp_path)
     names = ("python", "train.py", "my images", "-o", "logs")
-    assert named_paths(10) == [*(str(tmp_path / name) for name in names), "/elsewhere"]
-    assert named_paths(11) == []
+    assert program_of(10)[1] == [*(str(tmp_path / name) for name in names), "/elsewhere"]
+    assert program_of(11)[1] == []
 
 
 def advised_with(cause: Cause, source: LoaderSource | None, **changes: Any) -> list[Advice]:

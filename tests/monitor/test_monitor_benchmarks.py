@@ -23,7 +23,7 @@ from benchmarks.verdicts.program_runs import Run
 from benchmarks.verdicts.programs import SUITES, find
 from benchmarks.verdicts.score import Scored
 from iofast.monitor.findings import Bound, Severity, StallBounds, Verdict
-from iofast.monitor.probe.loader_source import parsed
+from iofast.monitor.probe.data_folders import parsed
 from iofast.monitor.render.printed import to_json
 from iofast.monitor.snapshot import Frame, Job, Snapshot, Tier, WorkerTask
 from iofast.monitor.verdict import classify

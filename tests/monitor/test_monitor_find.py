@@ -15,8 +15,8 @@ from iofast.monitor import live
 from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Jobs, Sources, machine
-from iofast.monitor.probe.family import Peers, rank_of
-from iofast.monitor.probe.nvml import NvmlProbe
+from iofast.monitor.probe.family import peers_of, rank_of
+from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
 
@@ -215,16 +215,18 @@ def test_peers(proc: ProcFolder) -> None:
     for pid, rank in ((10, 0), (20, 1), (30, 2)):
         (proc.process(pid, parent=5) / "environ").write_bytes(f"RANK={rank}\0WORLD_SIZE=3\0".encode())
     (proc.process(40, parent=5) / "environ").write_bytes(b"RANK=1\0WORLD_SIZE=2\0")  # of another launch
-    peers = Peers(Job(10, 100, "python train.py", 0, 3))
+    probe = ProcProbe(Job(10, 100, "python train.py", 0, 3))
     proc.state(20, "S", "poll_schedule_timeout")
     proc.state(30, "R")
     for _ in range(4):
-        peers.look()
-    assert peers.take() == {1: 1.0, 2: 0.0}
+        probe.look()
+    probe.take()
+    assert probe.peers == {1: 1.0, 2: 0.0}
     proc.end(20)
-    peers.look()
-    assert peers.take() == {2: 0.0}
-    assert Peers(Job(10, 100, "python train.py")).take() == {}
+    probe.look()
+    probe.take()
+    assert probe.peers == {2: 0.0}
+    assert peers_of(Job(10, 100, "python train.py")) == {}
 
 
 # --- which jobs are watched: what was named, one GPU, a started program, everybody; several at once, judged in turn
@@ -312,6 +314,8 @@ JOBS = [Job(pid, 1, "python train.py") for pid in (10, 20)]
 class Gpus:
     """A driver that names these processes, with their GPUs."""
 
+    missing, notes = "", ()
+
     def __init__(self, gpus: dict[int, set[int]]) -> None:
         self._gpus = gpus
 
@@ -322,9 +326,9 @@ class Gpus:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The trainings that a search finds, and the driver that there is."""
-    there: dict[str, Any] = {"jobs": JOBS, "nvml": None}
+    there: dict[str, Any] = {"jobs": JOBS, "nvml": Gpus({})}
     monkeypatch.setattr(live, "find_jobs", lambda _nvml, _age: there["jobs"])
-    monkeypatch.setattr(NvmlProbe, "open", lambda: there["nvml"])
+    monkeypatch.setattr(live, "NvmlProbe", lambda: there["nvml"])
     return there
 
 
@@ -352,8 +356,8 @@ def test_those_on_one_gpu(seen: dict[str, Any], on: dict[int, set[int]], found: 
     assert [job.pid for job in machine(Request(gpu=1)).find()] == found
 
 
-def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NvmlProbe, "note", "GPUs are not seen: the driver is not loaded")
+def test_a_gpu_that_cannot_be_seen(seen: dict[str, Any]) -> None:
+    seen["nvml"].missing = "GPUs are not seen: the driver is not loaded"
     with pytest.raises(MonitorError, match=r"^--gpu 1: GPUs are not seen: .* is not loaded$"):
         machine(Request(gpu=1))
 

@@ -290,7 +290,7 @@ def test_a_loader_of_its_own(text: str, frame: Frame, source: WaitSource, call: 
     found = seen(text)
     assert (found.frame, found.trains) == (frame, True)
     assert found.wait is not None
-    assert (found.wait.source, found.wait.call, found.wait.at.line) == (source, call, line)
+    assert (found.wait.source, found.wait.call, found.wait.line) == (source, call, line)
     assert bool(found.inline) is (frame is Frame.LOADER_INLINE)
 
 

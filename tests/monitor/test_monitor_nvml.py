@@ -44,8 +44,8 @@ def play(library: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     def play(text: str) -> NvmlProbe:
         write(script, text)
-        probe = NvmlProbe.open()
-        assert probe is not None, NvmlProbe.note
+        probe = NvmlProbe()
+        assert not probe.missing
         opened.append(probe)
         return probe
 
@@ -170,9 +170,10 @@ def test_a_driver_that_goes_away(play: Play, script: Path) -> None:
 )
 def test_no_probe_and_why(play: Play, script: Path, text: str, why: str) -> None:
     write(script, text)
-    assert NvmlProbe.open() is None
-    assert why in NvmlProbe.note
-    assert "\n" not in NvmlProbe.note
+    probe = NvmlProbe()
+    assert why in probe.missing
+    assert "\n" not in probe.missing
+    assert (probe.devices(ME, 1.0), probe.processes(), probe.notes) == ((), {}, (probe.missing,))
 
 
 def test_samples_that_cannot_be(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +191,8 @@ def test_a_real_gpu() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    probe = NvmlProbe.open()
-    assert probe is not None, NvmlProbe.note
+    probe = NvmlProbe()
+    assert not probe.missing
     matrix = torch.zeros(4096, 4096, device="cuda")
 
     def busy(work: bool) -> float:

@@ -110,9 +110,11 @@ def test_peers_by_pages(own_pages: Job) -> None:
     with running(program) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        assert probe.peers() == {}
+        probe.take()
+        assert probe.peers == {}
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.stdout.readline() == "2\n"
-        assert probe.peers() == {1: 0.25}
+        probe.take()
+        assert probe.peers == {1: 0.25}
     mine.close()

@@ -8,8 +8,8 @@ from proc_folder import TRAIN, ProcFolder, job, running, until
 
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.family import Family
-from iofast.monitor.probe.proc import JobEnded, ProcProbe
-from iofast.monitor.probe.states import doing_by_function
+from iofast.monitor.probe.proc import ProcProbe
+from iofast.monitor.probe.states import Gone, doing_by_function
 from iofast.monitor.snapshot import Doing
 
 # --- what a thread sleeps in
@@ -49,7 +49,7 @@ def test_a_real_thread(doing: Doing) -> None:
         for _ in range(20):
             time.sleep(0.002)
             probe.look()
-        looks, (main,), threads = probe.take(1.0)
+        looks, (main,), threads = probe.take()
     assert looks.shares[doing] > 0.5
     assert sum(looks.shares.values()) == pytest.approx(1)
     assert (main.role, main.pid, threads) == ("main", process.pid, ())
@@ -60,7 +60,7 @@ def test_a_kernel_that_does_not_tell_the_function(proc: ProcFolder) -> None:
     proc.process(10)
     probe = ProcProbe(job(10))
     assert probe.look() is Doing.UNSEEN
-    probe.take(1.0)
+    probe.take()
     assert "wchan" in probe.notes["wchan"]
 
 
@@ -71,7 +71,7 @@ def test_a_thread_that_wakes_up_under_the_look(proc: ProcFolder) -> None:
     for wchan, doing in (("futex_do_wait", Doing.FUTEX), ("0", Doing.RUNNING)):
         proc.state(10, "S", wchan)
         assert probe.look() is doing
-    probe.take(1.0)
+    probe.take()
     assert probe.notes == {}
 
 
@@ -90,7 +90,7 @@ def test_a_name_may_hold_anything(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     (proc.path / "10" / "task" / "10" / "wchan").write_text("futex_do_wait")
     assert probe.look() is Doing.FUTEX
-    assert probe.take(1.0)[1][0].name == "evil) R 1 (x"
+    assert probe.take()[1][0].name == "evil) R 1 (x"
 
 
 # --- what is counted
@@ -110,9 +110,9 @@ def test_a_new_epoch_brings_new_workers(proc: ProcFolder, monkeypatch: pytest.Mo
     proc.stat(new, 12, "pt_data_worker", 10, start=300, ticks=30)  # before it was seen: still of this interval
     probe.look()
     assert probe.workers == (12,)
-    _, processes, _ = probe.take(1.0)
+    _, processes, _ = probe.take()
     assert {each.pid: each.cpu_s for each in processes} == {10: 0, 11: 0.5, 12: 0.3}
-    assert {each.pid for each in probe.take(1.0)[1]} == {10, 12}
+    assert {each.pid for each in probe.take()[1]} == {10, 12}
 
 
 def test_io_and_run_queue(proc: ProcFolder) -> None:
@@ -120,11 +120,11 @@ def test_io_and_run_queue(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     (folder / "io").write_text("rchar: 5000\nwchar: 7\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: -3\n")
     (folder / "task" / "10" / "schedstat").write_text("250000000 50000000 17\n")
-    looks, (main,), _ = probe.take(1.0)
+    looks, (main,), _ = probe.take()
     assert (main.read_calls_bytes, main.read_bytes, main.runnable_s) == (5000, 4096, 0.05)
     assert (looks.cpu_s, looks.runnable_s, looks.samples) == (0.25, 0.05, 0)
     (folder / "io").write_text("")
-    assert probe.take(1.0)[1][0].read_bytes is None
+    assert probe.take()[1][0].read_bytes is None
     assert "io" in probe.notes["io"]
 
 
@@ -137,16 +137,16 @@ def test_threads_of_loaders_and_backward(proc: ProcFolder) -> None:
     probe.look()
     proc.stat(autograd, 21, "pt_autograd_0", ticks=20)
     probe.look()
-    _, _, threads = probe.take(1.0)
+    _, _, threads = probe.take()
     assert {each.name: (each.cpu_s, each.states) for each in threads} == {
         "pt_data_pin": (0, {"S": 1.0}),
         "pt_autograd_0": (0.2, {"R": 0.5, "S": 0.5}),
     }
     proc.end_thread(10, 20)
     proc.thread(10, 23, "python")
-    probe.take(1.0)
+    probe.take()
     proc.thread(10, 23, "iofast-3")  # a young thread took its name
-    assert {each.name for each in probe.take(1.0)[2]} == {"pt_autograd_0", "iofast-3"}
+    assert {each.name for each in probe.take()[2]} == {"pt_autograd_0", "iofast-3"}
 
 
 def test_many_workers_take_turns(proc: ProcFolder) -> None:
@@ -155,11 +155,11 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
     for pid in range(100, 140):
         proc.process(pid, "pt_data_worker", 10)
     probe = ProcProbe(job(10))
-    probe.take(1.0)
+    probe.take()
     for _ in range(10):
         probe.look()
-    assert sum(sum(each.thread.states.values()) for each in probe._kin.values()) == 40
-    assert {sum(each.thread.states.values()) for each in probe._kin.values()} == {1}
+    assert sum(sum(each.states.values()) for each in probe._kin.values()) == 40
+    assert {sum(each.states.values()) for each in probe._kin.values()} == {1}
 
 
 # --- ends
@@ -167,14 +167,14 @@ def test_many_workers_take_turns(proc: ProcFolder) -> None:
 
 def test_a_job_that_ends(proc: ProcFolder) -> None:
     proc.process(10, start=100)
-    with pytest.raises(JobEnded, match="10"):
+    with pytest.raises(Gone, match="10"):
         ProcProbe(job(10, start_time=99))  # its number belongs to another process now
     probe = ProcProbe(job(10))
     proc.end(10)
-    with pytest.raises(JobEnded):
+    with pytest.raises(Gone):
         probe.look()
     with pytest.raises(ProcessLookupError):
-        probe.take(1.0)
+        probe.take()
 
 
 def test_files_are_closed(proc: ProcFolder) -> None:
@@ -184,7 +184,7 @@ def test_files_are_closed(proc: ProcFolder) -> None:
     proc.thread(10, 20, "pt_data_pin")
     probe = ProcProbe(job(10))
     probe.look()
-    probe.take(1.0)
+    probe.take()
     del probe
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -226,7 +226,7 @@ TREES = {
 
 
 def roles(proc: ProcFolder) -> dict[int, str]:
-    return {kin.pid: kin.role for kin in Family(10).kin()}
+    return {pid: role for (pid, _), role in Family(10).roles().items()}
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -253,5 +253,5 @@ def test_a_worker_that_names_itself_late(proc: ProcFolder) -> None:
     probe = ProcProbe(job(10))
     assert probe.workers == (11, 12)
     proc.stat(proc.path / "11", 11, WORKER, 10)
-    probe.take(1.0)
+    probe.take()
     assert probe.workers == (11,)

@@ -14,7 +14,7 @@ import pytest
 
 from iofast.monitor.probe import stacks
 from iofast.monitor.probe.calls import call
-from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.stacks import StackProbe, missing_right
 from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 

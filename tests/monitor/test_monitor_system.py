@@ -128,10 +128,10 @@ def test_other_programs(machine: Machine) -> None:
     assert of_job.other_cores == pytest.approx(count - 0.2)
     assert of_rank.other_cores == pytest.approx(count - 0.3)
     assert of_job.busiest == (None if count > 2 else "pid 20, cc1, and others")
-    before_a_scan = both[0, 2]._neighbours
+    before_a_scan = both[0, 2]
     before_a_scan._due_at = float("inf")
     proc.stat(proc.path / "20", 20, "cc1", state="Z")
-    assert before_a_scan.take(1.0, count, 0.0, machine.cores)[1] is None, "it has ended"
+    assert before_a_scan.take(1.0).busiest is None, "it has ended"
     machine.set(idle=100)
     assert both[()].take(1.0).other_cores == 0
 

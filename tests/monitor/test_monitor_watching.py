@@ -17,7 +17,7 @@ from monitor_snapshots import DEVICE
 from proc_folder import running
 
 from iofast.monitor.find import ProcessTable, find_jobs, job_of
-from iofast.monitor.probe.proc import JobEnded
+from iofast.monitor.probe.states import Gone
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import (
     DeviceFigures,
@@ -41,7 +41,7 @@ class Stacks:
     hurried = 0
     look = close = lambda *_: None
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, wanted: bool) -> None:
         pass
 
     def hurry(self) -> None:
@@ -163,7 +163,7 @@ def test_paused_and_ended(sleeper: Job) -> None:
         watch.interval()
         assert watch.interval().main.shares == {Doing.STOPPED: 1.0}
         os.kill(sleeper.pid, signal.SIGKILL)
-        with pytest.raises(JobEnded):
+        with pytest.raises(Gone):
             watch.interval()
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from iofast.monitor.probe.calls import Call, Stack, parse
-from iofast.monitor.probe.feeds import Feeds
+from iofast.monitor.probe.loops import Feeds
 
 
 def stack(text: str) -> Stack:

@@ -3,10 +3,10 @@
 states         what the kernel reports of processes and threads
 family         the processes below a training process, and its other ranks
 proc           the job's processes and threads: ProcProbe
-machine_facts  cores, quotas, disks, memory: SystemProbe
+machine_facts  cores, quotas, disks, memory, other programs: SystemProbe
 pages          loaders that report from inside: PagesProbe
-data_folders   where the data lies, by open files
+data_folders   where the data lies, by open files and by the program's source
 nvml           GPUs: NvmlProbe
-stacks         Python stacks by py-spy: StackProbe, on calls (parsed stacks); stack_counts, waits, frames, worker_tasks
-               (what they show); feeds, loops (what the program's source adds)
+stacks         Python stacks by py-spy, counted: StackProbe; calls (parsed stacks), frames, worker_tasks (what they
+               show), loops (what the program's source adds)
 """

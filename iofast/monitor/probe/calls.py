@@ -1,4 +1,4 @@
-"""Parsed stacks of py-spy: which functions a thread was in, and whose code they are.
+"""Parsed stacks of py-spy: which functions a thread was in, whose code they are, and what it waits for there.
 
 `py-spy record --format raw --threads --full-filenames` writes a line for each distinct stack, outermost call first,
 with the number of looks that saw it:
@@ -9,9 +9,11 @@ All of it comes from the watched process: parts that cannot be parsed are skippe
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from iofast.monitor.snapshot import WaitSite, WaitSource
 
 Kind = TypeVar("Kind")
 
@@ -121,3 +123,65 @@ def _whose(path: str) -> tuple[str, bool]:
         if (found := library.search(path)) is not None:
             return prefix + found[1], False
     return path, True
+
+
+# --- what a thread waits for, by the library that it waits in, or by the text of the line that called a C function
+
+_SLEEPS_IN = Patterns(  # that a thread sleeps in
+    {
+        WaitSource.SOCKET: r"(grpc|zmq|nats|kafka|pika|redis|websockets?)/",
+        # an answer to a request of this thread is read by the thread itself, as a file is
+        WaitSource.FILE: r"std/(http|urllib)/"
+        r"|(requests|urllib3|httpx|aiohttp|boto3|botocore|s3fs|gcsfs|fsspec|google/cloud)/",
+        WaitSource.EVENTS: r"std/asyncio/|(uvloop|trio|anyio)/",
+        WaitSource.PROCESSES: r"std/(multiprocessing/(queues|connection|synchronize|pool)|subprocess)\.py$",
+        WaitSource.THREADS: r"std/(queue|threading|concurrent/futures/\w+)\.py$",
+    }
+)
+_SLEEPS = re.compile(  # the innermost function of a thread that sleeps in one of these
+    r"std/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(queues|connection|synchronize|pool)"
+    r"|concurrent/futures/_base|asyncio/.*)\.py$|(zmq|grpc|uvloop)/"
+)
+_LINES = Patterns(  # in the text of a line that called into C; the group is the call
+    {
+        WaitSource.TIMER: r"([\w.]*\bsleep)\(",
+        WaitSource.SOCKET: r"([\w.]*(?:\brecv\w*|\baccept|\bselect\.select|\.poll"
+        r"|\bstd(?:in|out)(?:\.buffer)?\.read\w*))\(",
+        WaitSource.THREADS: r"([\w.]*\bacquire)\(|([\w.]*\bget)\((?:\)|block|timeout|True)",
+        WaitSource.FILE: r"([\w.]*(?:\bopen|\.read\w*|\.pread|\bnp\.(?:load|fromfile|memmap)|\btorch\.load"
+        r"|\b(?:txn|cursor)\.get))\(",
+    }
+)
+
+
+def wait_of(calls: Sequence[Call], text: Text) -> WaitSite | None:
+    """Where and for what a thread with these calls, the innermost first, waits: WaitSource.NONE if it works there.
+
+    The line is the user's. Its share is unknown. None where all calls are Python's own.
+    """
+    at = next((place for place, call in enumerate(calls) if call.user), None)
+    if at is None:
+        at = next((place for place, call in enumerate(calls) if not call.where.startswith("std/")), None)
+    if at is None:
+        return None
+    user, within = calls[at], calls[:at]
+    source, call = WaitSource.NONE, ""
+    if not within:
+        source, call = _LINES.search(text(calls[0])) or (source, call)
+    elif _SLEEPS.match(within[0].where):
+        source = _SLEEPS_IN.match(*(each.where for each in within)) or WaitSource.SOCKET
+        public = (each for each in reversed(within) if not each.name.startswith("_") or each.name.endswith("__"))
+        call = _named(next(public, within[-1]))
+    return WaitSite(user.path, user.line, user.name, call, source, loader=False, share=0.0)
+
+
+def _named(call: Call) -> str:
+    """A function as a user would write it: queue.get, multiprocessing.Queue.get, zmq.Socket.recv_pyobj."""
+    if call.label == "torch/utils/data/dataloader.py:__next__":
+        return "next"
+    package, _, module = call.where.removeprefix("std/").removesuffix(".py").rpartition("/")
+    if not package:
+        return f"{module}.{call.name}"
+    package = package if call.where.startswith("std/") else package.partition("/")[0]
+    owner = f".{call.owner}" if call.owner.isidentifier() and not call.owner.startswith("_") else ""
+    return f"{package.replace('/', '.')}{owner}.{call.name}"

@@ -1,10 +1,16 @@
-"""Where the data lies, by the files that workers have open: one process is looked at in an interval."""
+"""Where the data lies: by the files that workers have open, and by how the program makes its DataLoader.
 
+Its source is parsed as text and never run.
+"""
+
+import ast
 import contextlib
 import os
+import re
 import stat
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import PurePosixPath
@@ -12,7 +18,9 @@ from statistics import median
 from typing import Final
 
 from iofast.containers.container_suffixes import OF_OTHERS, WRITTEN
-from iofast.monitor.probe.states import folder
+from iofast.monitor.probe.loops import Feeds, called
+from iofast.monitor.probe.states import command_line, folder, interpreted
+from iofast.monitor.snapshot import LoaderSource
 
 IMAGES: Final = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".heic", ".avif"))
 _DATA: Final = IMAGES.union((*WRITTEN, *OF_OTHERS, ".parquet", ".jsonl", ".arrow", ".sqlite", ".db", ".bin", ".dat"))
@@ -23,6 +31,8 @@ _EAGER, _SELDOM = 16, 5  # intervals with a glimpse; later ones, of which one in
 _FOLDERS: Final = 128
 _ENTRIES: Final = 24  # of a folder that are looked at
 _SIZES: Final = 256
+_SIDE = re.compile(r"\b(?:RandomResizedCrop|RandomCrop|CenterCrop|Resize|resize)\(\s*[(\[]?\s*(\d{2,4})\b")
+_ROOTS = ("root", "folder", "data_dir", "path")  # keywords for the folder of a data set
 
 
 class DataFolders:
@@ -105,3 +115,82 @@ def _holds_images(path: str, *, below: bool = False) -> bool:
             for one in islice(entries, _ENTRIES)
         )
     return False
+
+
+# --- by the program's source and command
+
+
+def program_of(pid: int) -> tuple[LoaderSource | None, list[str]]:
+    """The DataLoader in the script that a process runs, and the words of its command that may be paths.
+
+    The first is None if the script cannot be read, or makes no DataLoader. Relative paths, also in `--data=images`, are
+    below the process's folder.
+    """
+    words = command_line(pid).decode(errors="replace").split("\0")
+    try:
+        here = os.readlink(folder(pid) / "cwd")
+    except OSError:
+        return None, []
+    real = PurePosixPath(os.path.realpath(here))
+    values = (word.rpartition("=")[2] for word in words)
+    paths = {word: os.path.realpath(os.path.join(here, word)) for word in values if word}  # as open files are named
+    named = [path for word, path in paths.items() if word.startswith("/") or real in PurePosixPath(path).parents]
+    script = interpreted(words)
+    found = parsed("\n".join(Feeds(pid).read(os.path.join(here, script)))) if script.endswith(".py") else None
+    if found is not None and found.root:
+        found = replace(found, root=os.path.realpath(os.path.join(here, os.path.expanduser(found.root))))
+    return found, named
+
+
+def parsed(text: str) -> LoaderSource | None:
+    """The DataLoader in the text of a script: of several, the one for training."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    made = list(_made(tree))
+    loaders = [one for one in made if called(one[1]) == "DataLoader"]
+    if not loaders:
+        return None
+    training = (one for one in loaders if "train" in f"{one[0]} {ast.unparse(one[1])}".lower())
+    name, call = next(training, loaders[0])
+    options = {keyword.arg: keyword.value for keyword in call.keywords}
+    options |= dict(zip(("dataset", "batch_size", "shuffle", "sampler"), call.args, strict=False))
+    dataset = options.get("dataset")
+    own = isinstance(dataset, ast.Name | ast.Attribute)
+    source = ast.unparse(dataset) if own and dataset is not None else "dataset"
+    maker = dataset if isinstance(dataset, ast.Call) else next((one for to, one in made if to == source), None)
+    side = _SIDE.search(text)
+    return LoaderSource(
+        loader=name or "loader",
+        dataset=source,
+        batch_size=ast.unparse(options["batch_size"]) if "batch_size" in options else "1",
+        shuffle=_is_set(options.get("shuffle")) or _is_set(options.get("sampler")),
+        drop_last=_is_set(options.get("drop_last")),
+        side=224 if side is None else int(side[1]),
+        root="" if maker is None else _root(maker, tree),
+    )
+
+
+def _made(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Calls whose value gets a name or is returned, with that name or "", in order."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            target = targets[0] if isinstance(targets, list) else targets
+            yield ("" if target is None else ast.unparse(target)), node.value
+
+
+def _is_set(option: ast.expr | None) -> bool:
+    return option is not None and not (isinstance(option, ast.Constant) and not option.value)
+
+
+def _root(call: ast.Call, tree: ast.Module) -> str:
+    """The folder that a data set is made of, if it is written in the source."""
+    named = [keyword.value for keyword in call.keywords if keyword.arg in _ROOTS]
+    folder = next(iter((*named, *call.args)), None)
+    if isinstance(folder, ast.Name):
+        name = folder.id
+        values = (node for node in tree.body if isinstance(node, ast.Assign))
+        folder = next((node.value for node in values if ast.unparse(node.targets[0]) == name), None)
+    return folder.value if isinstance(folder, ast.Constant) and isinstance(folder.value, str) else ""

@@ -7,11 +7,11 @@ forkserver.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from iofast.machine import RANKS, SLURM_RANK
 from iofast.monitor.probe.states import Gone, Stat, Thread, command_line, folder, process_table, read_stat
-from iofast.monitor.snapshot import Doing, Job
+from iofast.monitor.snapshot import Job
 
 WORKER: Final = "pt_data_worker"
 _COMPILING: Final = (b"_inductor/compile_worker", b"torch._inductor.compile_worker")
@@ -22,29 +22,29 @@ _MOST: Final = 4096  # processes below one
 _MOST_PEERS: Final = 8
 
 
-class Kin(NamedTuple):
-    """A process below the training process. `role` as in ProcessFigures."""
-
-    pid: int
-    start_time: int
-    role: str
-
-
 class Family:
     """Descendants of `pid`. Command lines are kept: reading one can wait for a process that waits for a disk."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._lines: dict[tuple[int, int, str], tuple[bytes, int]] = {}  # with the number of reads
-        self._lines_before = self._lines
 
-    def kin(self) -> list[Kin]:
-        """All descendants, parents first. Raises Gone when the process itself has ended."""
-        own = read_stat(self.pid)
-        self._lines_before, self._lines = self._lines, {}
-        own_line = self._line(self.pid, own)
+    def roles(self) -> dict[tuple[int, int], str]:
+        """Roles (as in ProcessFigures) of all descendants by pid and start time, parents first.
+
+        Raises Gone when the process itself has ended.
+        """
+        before, self._lines = self._lines, {}
+
+        def line_of(pid: int, stat: Stat) -> bytes:
+            key = pid, stat.start_time, stat.name
+            line, reads = before.get(key, (b"", 0))
+            self._lines[key] = (line, reads) if reads >= _STEADY else (command_line(pid), reads + 1)
+            return self._lines[key][0]
+
+        own_line = line_of(self.pid, read_stat(self.pid))
         children = self._children_by_kernel()
-        found: dict[int, Kin] = {}
+        found: dict[int, tuple[int, str]] = {}  # start time and role, by pid
         servers, likely, compiling = set[int](), set[int](), set[int]()
         queue = list(children(self.pid))
         for pid in queue:  # grows while it is walked
@@ -54,19 +54,20 @@ class Family:
                 stat = read_stat(pid)
             except Gone:
                 continue
-            line = self._line(pid, stat)
+            line = line_of(pid, stat)
             if stat.parent in compiling or any(part in line for part in _COMPILING):
                 compiling.add(pid)
             elif _FORKSERVER in line and stat.parent not in servers:
                 servers.add(pid)
             elif stat.parent in servers or (stat.parent == self.pid and (_SPAWN in line or line == own_line != b"")):
                 likely.add(pid)
-            role = "worker" if stat.name == WORKER and pid not in compiling else "other"
-            found[pid] = Kin(pid, stat.start_time, role)
+            found[pid] = stat.start_time, "worker" if stat.name == WORKER and pid not in compiling else "other"
             queue += children(pid)
-        if not any(kin.role == "worker" for kin in found.values()):
-            found.update({pid: found[pid]._replace(role="worker") for pid in likely})
-        return list(found.values())
+        named = any(role == "worker" for _, role in found.values())
+        return {
+            (pid, start_time): "worker" if not named and pid in likely else role
+            for pid, (start_time, role) in found.items()
+        }
 
     def _children_by_kernel(self) -> Callable[[int], Iterable[int]]:
         """How to get a process's children: a kernel may be built without the files that list them."""
@@ -84,14 +85,6 @@ class Family:
                 with contextlib.suppress(OSError, ValueError):
                     yield from map(int, (task / "children").read_bytes().split())
 
-    def _line(self, pid: int, stat: Stat) -> bytes:
-        key = pid, stat.start_time, stat.name
-        line, reads = self._lines_before.get(key, (b"", 0))
-        if reads < _STEADY:
-            line, reads = command_line(pid), reads + 1
-        self._lines[key] = line, reads
-        return line
-
 
 def rank_of(pid: int) -> tuple[int, int] | None:
     """(rank, world size) that the launcher wrote into the environment of a process; None where it cannot be read."""
@@ -107,37 +100,19 @@ def rank_of(pid: int) -> tuple[int, int] | None:
     return None
 
 
-class Peers:
+def peers_of(job: Job) -> dict[int, Thread]:
     """Training threads of the ranks that the same launcher started; none where the job's rank is unknown.
 
     So a slow rank is not taken for a slow device. Ranks with a telemetry page report themselves (PagesProbe).
     """
-
-    def __init__(self, job: Job) -> None:
-        self._threads: dict[int, Thread] = {}
-        if job.rank is None or job.world_size is None or job.world_size < 2:
-            return
-        for pid in _siblings(job.pid):
-            rank, size = rank_of(pid) or (job.rank, 0)
-            if rank != job.rank and size == job.world_size and len(self._threads) < _MOST_PEERS:
-                with contextlib.suppress(Gone, OSError):
-                    self._threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
-
-    def look(self) -> None:
-        """Look once at each rank."""
-        for rank, thread in list(self._threads.items()):
-            try:
-                thread.look()
-            except Gone:
-                del self._threads[rank]
-
-    def take(self) -> dict[int, float]:
-        """Share of the looks since the last take in which a rank waited for a queue, by rank."""
-        return {rank: thread.take()[2].get(Doing.QUEUE, 0.0) for rank, thread in self._threads.items() if thread.doings}
-
-
-def _siblings(pid: int) -> list[int]:
-    """Children of the same parent with the same command: this is how launchers start ranks."""
-    table, command = process_table(), command_line(pid)
-    alike = [other for other, stat in table.items() if pid in table and stat.parent == table[pid].parent]
-    return sorted(other for other in alike if other != pid and command_line(other) == command)
+    threads: dict[int, Thread] = {}
+    if job.rank is None or job.world_size is None or job.world_size < 2:
+        return threads
+    table, command = process_table(), command_line(job.pid)
+    for pid in sorted(pid for pid in table if job.pid in table and table[pid].parent == table[job.pid].parent):
+        rank, size = rank_of(pid) or (job.rank, 0)
+        # launchers start ranks as children with the same command
+        if rank != job.rank and size == job.world_size and len(threads) < _MOST_PEERS and command_line(pid) == command:
+            with contextlib.suppress(OSError):
+                threads[rank] = Thread(pid, folder(pid) / "task" / str(pid))
+    return threads

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from iofast.monitor.probe.calls import Call, Patterns
-from iofast.monitor.probe.feeds import Feeds
-from iofast.monitor.probe.waits import Wait, wait_of
+from iofast.monitor.probe.calls import Call, Patterns, wait_of
+from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.worker_tasks import task_of
-from iofast.monitor.snapshot import Frame, SyncSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, SyncSite, WaitSite, WaitSource, WorkerTask
 
 TRAINING = frozenset({Frame.BACKWARD, Frame.OPTIMIZER})
 _DECISIVE = TRAINING | {Frame.COMPILE, Frame.COMMUNICATION, Frame.TRANSFER}
@@ -103,7 +102,7 @@ class Seen:
     frame: Frame
     sync: SyncSite | None = None
     inline: tuple[Call, ...] = ()
-    wait: Wait | None = None
+    wait: WaitSite | None = None
     trains: bool = False
 
 
@@ -144,7 +143,7 @@ def _entry(calls: Sequence[Call]) -> int | None:
     return None
 
 
-def _in_loop(calls: Sequence[Call], feeds: Feeds, wait: Wait | None, seen: Seen) -> Seen:
+def _in_loop(calls: Sequence[Call], feeds: Feeds, wait: WaitSite | None, seen: Seen) -> Seen:
     """For a program with a loader of its own: a generator, an iterator, a queue. `seen` is what its step shows."""
     place = feeds.entry(calls, wait)
     if place is not None:
@@ -157,15 +156,15 @@ def _in_loop(calls: Sequence[Call], feeds: Feeds, wait: Wait | None, seen: Seen)
         return Seen(Frame.LOADER_INLINE, inline=inner, wait=wait, trains=True)
     if wait is None or seen.frame is not Frame.OTHER:
         return seen
-    if (batch := feeds.awaits(wait)) is not None:
-        return Seen(Frame.LOADER_WAIT, wait=replace(wait, at=batch, call="asyncio"), trains=True)
+    if (awaited := feeds.awaits(wait)) is not None:
+        return Seen(Frame.LOADER_WAIT, wait=awaited, trains=True)
     trains = feeds.trains(calls, wait)
     if wait.source in _OTHERS_WORK or wait.source is WaitSource.TIMER:
         return Seen(Frame.WAITING, wait=wait, trains=trains)
     return replace(seen, trains=trains)
 
 
-def _in_loader(inner: Sequence[Call], entry: Call, wait: Wait | None) -> Frame:
+def _in_loader(inner: Sequence[Call], entry: Call, wait: WaitSite | None) -> Frame:
     loading = (*inner, entry)
     if any(_FETCH.search(c.label) for c in inner):
         return Frame.LOADER_INLINE

@@ -1,4 +1,4 @@
-"""Training loops in a program's source, and the lines at which they get their batches. Parsed as text, never run.
+"""Training loops in a program's source, and where a stack gets its batch by them. Parsed as text, never run.
 
 A stack does not show that a function is a generator, nor whose value is a batch; the source of its caller does:
 
@@ -12,9 +12,15 @@ others gets answers from them, which look like batches, so it has no such lines.
 """
 
 import ast
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from iofast.monitor.probe.calls import Call
+from iofast.monitor.snapshot import WaitSite, WaitSource
 
 _TRAINS = re.compile(r"((\w*_)?(backward|apply_gradients|apply_updates|value_and_grad|GradientTape)|grad)$")
 _TRAINS_BATCH = re.compile(  # where it gets a batch as an argument; train(job) may be a whole training
@@ -26,11 +32,15 @@ _GETS = re.compile(r"(get|get_nowait|a?next|result|recv\w*|receive\w*)$")
 _SENDS = re.compile(r"(put|put_nowait|send\w*|publish|remote|rpc_\w+)$")
 _COUNTS = frozenset({"range", "count", "trange"})
 _WRAPPERS = frozenset({"enumerate", "tqdm", "track", "islice", "zip", "reversed"})
-_LARGEST = 1 << 20  # characters; 100,000 take 10 ms
+_LARGEST = 1 << 20  # bytes of a file; 100,000 take 10 ms
+_FILES = 64  # that are kept
+_ITERATES = re.compile(r"\s*(async\s+)?for\b|.*\b(next|anext)\(")
+_NEXT = frozenset({"__next__", "__anext__"})
 _DEEPEST = 8  # functions that call each other, from the loop to the call that trains
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 For = ast.For | ast.AsyncFor
+_Variable = ast.Name | ast.Attribute
 Scope = For | ast.While | Function  # whose statements run once a turn, or once a call
 
 
@@ -60,13 +70,13 @@ class Loops:
         self._functions: dict[str, list[Function]] = {}
         self._training: dict[str, bool] = {}  # whether a function of the file trains, by name
         try:
-            self._tree = ast.parse(text if len(text) <= _LARGEST else "")
+            self._tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._tree = ast.Module([], [])
         for node in ast.walk(self._tree):
             if isinstance(node, Function):
                 self._functions.setdefault(node.name, []).append(node)
-        self._search(self._tree, "<module>", frozenset())
+        self._search(self._tree, "<module>")
         self.loops.sort(key=lambda loop: loop.last - loop.first)
 
     def of(self, function: str) -> list[Loop]:
@@ -75,8 +85,8 @@ class Loops:
 
     def run_at(self, line: int) -> list[Loop]:
         """The asynchronous training loops in what this line runs: `asyncio.run(train())`."""
-        nodes = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]
-        statements = [node for node in nodes if node.lineno <= line <= _last_line(node)]
+        every = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
+        statements = [node for node in every if node.lineno <= line <= _last_line(node)]
         if not statements or not any(loop.awaits for loop in self.loops):
             return []
         names = _mentioned(min(statements, key=lambda node: _last_line(node) - node.lineno))
@@ -86,51 +96,39 @@ class Loops:
             names = names.union(*(_mentioned(body) for name in missing for body in self._functions[name]))
         return [loop for loop in self.loops if loop.awaits and loop.function in functions]
 
-    def _search(self, node: ast.AST, function: str, batch: frozenset[str]) -> None:
-        """Add the loops below a node. `batch`: names of what the loops around it have got."""
+    def _search(self, node: ast.AST, function: str) -> None:
+        """Add the scopes below a node that train."""
         for child in ast.iter_child_nodes(node):
-            inside, known = function, batch
-            if isinstance(child, Function):
-                inside, known = child.name, frozenset[str]()
+            inside = child.name if isinstance(child, Function) else function
             if isinstance(child, Scope):
-                known = self._add(child, inside, known)
-            self._search(child, inside, known)
+                self._add(child, inside)
+            self._search(child, inside)
 
-    def _add(self, scope: Scope, function: str, batch: frozenset[str]) -> frozenset[str]:
-        """Add a scope if it trains; return the names of what it has got, for the loops in it."""
+    def _add(self, scope: Scope, function: str) -> None:
         head = range(0)
-        if isinstance(scope, Function):
-            batch = frozenset(node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
-        elif isinstance(scope, For) and not _is_counter(scope.iter):
-            if batch.isdisjoint(_names(scope.iter)):  # no part of a batch
-                head = range(scope.lineno, _last_line(scope.iter) + 1)
-            batch |= _assigned(scope)
+        if isinstance(scope, For) and not _is_counter(scope.iter):
+            head = range(scope.lineno, _last_line(scope.iter) + 1)
         nodes = list(_turn(scope, nested=True))
-        if any(self._trains(call) for call in _calls(nodes if head else _turn(scope, nested=False))):
-            gets = frozenset[int]()
-            if not head:
-                statements = [node for node in nodes if isinstance(node, ast.stmt)]
-                gets, got = self._gets(scope, statements)
-                batch |= got
-            awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
-            awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
-            fed = all(line in head or line in gets for line in awaits)
-            self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
-        return frozenset() if isinstance(scope, Function) else batch
+        if not any(self._trains(call) for call in _calls(nodes if head else _turn(scope, nested=False))):
+            return
+        gets = frozenset[int]() if head else self._gets(scope, [node for node in nodes if isinstance(node, ast.stmt)])
+        awaits = [scope.lineno] if isinstance(scope, ast.AsyncFor) else []
+        awaits += [node.lineno for node in nodes if isinstance(node, ast.Await)]
+        fed = all(line in head or line in gets for line in awaits)
+        self.loops.append(Loop(function, scope.lineno, _last_line(scope), head, gets, tuple(awaits), fed))
 
-    def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> tuple[frozenset[int], frozenset[str]]:
-        """The lines of a scope that get a batch, and its names."""
-        counters, lines, batch = _assigned(scope), set[int](), frozenset[str]()
-        if any(_SENDS.match(called(one)) and set(_names(*one.args)) - counters for one in _calls(ast.walk(scope))):
-            return frozenset(), batch
+    def _gets(self, scope: Scope, statements: Sequence[ast.stmt]) -> frozenset[int]:
+        """The lines of a scope that get a batch."""
+        counters, lines = _assigned(scope), set[int]()
+        if any(_SENDS.match(called(one)) and _mentioned(*one.args) - counters for one in _calls(ast.walk(scope))):
+            return frozenset()
         for statement in (scope, *statements) if isinstance(scope, ast.While) else statements:
             within = list(_within(statement))
             got: list[ast.expr] = [call for call in _calls(within) if _GETS.match(called(call))]
-            if (names := _assigned(statement)) and not any(map(self._trains, _calls(within))):
+            if _assigned(statement) and not any(map(self._trains, _calls(within))):
                 got += [node for node in within if isinstance(node, ast.Await)]
-            batch |= names if got else frozenset()
             lines.update(line for node in got for line in range(node.lineno, _last_line(node) + 1))
-        return frozenset(lines), batch
+        return frozenset(lines)
 
     def _trains(self, call: ast.Call, depth: int = 0) -> bool:
         """Whether a call trains the network, or calls a function of this file that does."""
@@ -146,6 +144,76 @@ class Loops:
             inner = (one for body in self._functions.get(name, ()) for one in _calls(_turn(body, nested=False)))
             self._training[name] = any(self._trains(one, depth + 1) for one in inner)
         return self._training.get(name, False)
+
+
+class Feeds:
+    """The source of one process, by the paths that the process knows: which functions train, where they get batches.
+
+    A file is read once: when it is edited later, the program still runs what it read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        root = f"/proc/{pid}/root"  # the program may live in a container with files of its own
+        self._root = root if os.path.isdir(root) else ""
+        self._lines = lru_cache(_FILES)(self.read)
+        self._loops = lru_cache(_FILES)(lambda path: Loops("\n".join(self._lines(path))))
+
+    def line(self, call: Call) -> str:
+        """The line that a call is at; "" where it cannot be read."""
+        lines = self._lines(call.path)
+        return lines[call.line - 1] if 0 < call.line <= len(lines) else ""
+
+    def read(self, path: str) -> list[str]:
+        """The lines of a file; none where it cannot be read, is no regular file, or is too large."""
+        if not path.startswith("/"):
+            return []
+        try:
+            with open(self._root + path, "rb", opener=_without_waiting) as file:
+                status = os.fstat(file.fileno())
+                readable = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST
+                return file.read().decode("utf-8", "replace").split("\n") if readable else []
+        except (OSError, ValueError):
+            return []
+
+    def trains(self, calls: Sequence[Call], wait: WaitSite) -> bool:
+        """Whether one of these functions is in a training loop, or runs an asyncio loop for one."""
+        return bool(self._asyncio_loops(wait)) or any(
+            loop.first <= call.line <= loop.last for call in calls for loop in self._loops_of(call)
+        )
+
+    def entry(self, calls: Sequence[Call], wait: WaitSite | None) -> int | None:
+        """The place of the outermost function that is at a line where it gets its batch; None where there is none."""
+        return next((place for place in range(len(calls) - 1, -1, -1) if self._gets(calls, place, wait)), None)
+
+    def _gets(self, calls: Sequence[Call], place: int, wait: WaitSite | None) -> bool:
+        call, callee, loops = calls[place], calls[place - 1].name if place else "", self._loops_of(calls[place])
+        if any(call.line in loop.head for loop in loops):
+            return True
+        waits = (wait is not None and wait.source is not WaitSource.NONE) or callee in _NEXT
+        gets = any(call.line in loop.gets for loop in loops)
+        return gets and (waits or _ITERATES.match(self.line(call)) is not None)
+
+    def _loops_of(self, call: Call) -> list[Loop]:
+        """The training loops of the user's function that a call is in; none where its file cannot be read."""
+        return self._loops(call.path).of(call.name) if call.user else []
+
+    def awaits(self, wait: WaitSite) -> WaitSite | None:
+        """The line at which an asyncio training waits for its batch while all its tasks sleep.
+
+        No stack shows it, as a sleeping task is on none. None where the training may wait for something else as well.
+        """
+        loop = next(iter(self._asyncio_loops(wait)), None)
+        if loop is None or not loop.fed:
+            return None
+        return replace(wait, line=loop.awaits[0], function=loop.function, call="asyncio")
+
+    def _asyncio_loops(self, wait: WaitSite) -> list[Loop]:
+        return self._loops(wait.file).run_at(wait.line) if wait.source is WaitSource.EVENTS else []
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a path, which may name a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def called(call: ast.Call) -> str:
@@ -191,27 +259,16 @@ def _is_counter(iterated: ast.expr) -> bool:
     return called(iterated) in _COUNTS
 
 
-def _assigned(statement: ast.stmt) -> frozenset[str]:
-    """Names that a statement assigns to; without its body."""
-    nodes = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), ast.Store))
-    return frozenset(name for node in nodes for name in _variable(node))
+def _assigned(statement: ast.stmt) -> set[str]:
+    """Names of variables and attributes that a statement assigns to; without its body."""
+    stored = (node for node in _within(statement) if isinstance(getattr(node, "ctx", None), ast.Store))
+    return {node.attr if isinstance(node, ast.Attribute) else node.id for node in stored if isinstance(node, _Variable)}
 
 
-def _names(*nodes: ast.AST) -> Iterator[str]:
-    return (name for node in nodes for part in ast.walk(node) for name in _variable(part))
-
-
-def _variable(node: ast.AST) -> tuple[str, ...]:
-    """The name of a variable, or of an attribute of `self`; () for other nodes."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return (f"self.{node.attr}",)
-    return (node.id,) if isinstance(node, ast.Name) and node.id != "self" else ()
-
-
-def _mentioned(node: ast.AST) -> set[str]:
-    """Names of all variables and attributes in a node, also of objects other than `self`."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
-    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts}
+def _mentioned(*nodes: ast.AST) -> set[str]:
+    """Names of all variables and attributes in these nodes."""
+    parts = [part for node in nodes for part in ast.walk(node) if isinstance(part, _Variable)]
+    return {part.attr if isinstance(part, ast.Attribute) else part.id for part in parts}
 
 
 def _calls(nodes: Iterable[ast.AST]) -> list[ast.Call]:

@@ -4,72 +4,69 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import psutil
 
 from iofast.machine import control_groups, memory_of, number, quota_v1, quota_v2
 from iofast.monitor.probe import states
-from iofast.monitor.probe.states import Gone, Stat, below, process_table, read_stat
+from iofast.monitor.probe.states import Gone, Stat, below, grown, process_table, read_stat
 from iofast.monitor.snapshot import Job, SystemFigures
 
 _CGROUPS = Path("/sys/fs/cgroup")  # tests have another folder
 _SELDOM_S: Final = 5.0
-_USED: Final = {"usage_usec": 1e6}
-_THROTTLED: Final = {"throttled_usec": 1e6, "throttled_time": 1e9}  # in version 2 and in version 1
+_USED: Final = {"usage_usec": 1e6, "cpuacct.usage": 1e9}  # parts of a second, in version 2 and in version 1
+_THROTTLED: Final = {"throttled_usec": 1e6, "throttled_time": 1e9}
 _RECLAIMABLE: Final = {"": "inactive_file", "memory": "total_inactive_file"}  # of memory.stat, by controller
 _BUDGET: Final = 0.002  # of one core; a scan of a thousand processes takes 20 to 50 ms
 _ALONE: Final = 0.7  # of what others use: if the busiest process uses less, it is named with others
 _NAMED: Final = 0.1  # of what others use: if the busiest in sight uses less, as beside a container, none is named
 
 
-class _SystemTotals(NamedTuple):
-    """Counts whose differences are an interval's figures."""
-
-    idle_s: float  # of all cores of the job
-    used_s: float | None  # by its control group with the smallest quota
-    throttled_s: float | None
-    disk_bytes: int | None  # read
-
-
 class SystemProbe:
-    """Reads totals at the start and at each take. The control groups are the job's, not this process's."""
+    """Reads counts at the start and at each take. The control groups are the job's, not this process's.
+
+    What others use is known from scans of all processes: every `scan_s` seconds, and less often if that costs more than
+    the budget; with 0 at each take. Others are neither the job's, nor its other ranks', nor this monitor's.
+    """
 
     def __init__(self, job: Job, scan_s: float = _SELDOM_S) -> None:
-        """`scan_s`: seconds between two scans of all processes, at least."""
-        self.job = job
-        self._neighbours = Neighbours(job, scan_s)
+        self.job, self._scan_s = job, scan_s
         self._unified, self._cpu, self._memory = (
             list(control_groups(states.folder(job.pid) / "cgroup", _CGROUPS, name)) for name in ("", "cpu", "memory")
         )
         self._seldom_at = -math.inf
         self._read_seldom()
-        self._before = self._read(self._affinity())
+        self._counts = self._read(self._affinity())
+        self._others: float | None = None
+        self._busiest = 0, ""  # its pid, and what it is called
+        self._table = self._scan()
 
     def take(self, seconds: float) -> SystemFigures:
-        """Figures of the `seconds` since the last take."""
+        """Figures of the `seconds` since the last take. Others are None before the second scan."""
         self._read_seldom()
         allowed = self._affinity()
-        before, now = self._before, self._read(allowed)
-        self._before = now
+        before, self._counts = self._counts, self._read(allowed)
+        counts = grown(self._counts, before)
         cores = float(len(allowed))
-        idle = min(cores, max(0.0, now.idle_s - before.idle_s) / seconds)
+        idle = min(cores, counts["idle_s"] / seconds)
         if self._quota is not None:
-            used = _grown(now.used_s, before.used_s)
             cores = min(cores, self._quota[0])
-            idle = min(idle, cores if used is None else max(0.0, self._quota[0] - used / seconds))
-        read = _grown(now.disk_bytes, before.disk_bytes)
-        others, busiest = self._neighbours.take(seconds, cores, idle, allowed)
+            idle = min(idle, max(0.0, self._quota[0] - counts["used_s"] / seconds) if "used_s" in counts else cores)
+        self._used_s += seconds * max(0.0, cores - idle)
+        self._seconds += seconds
+        if time.monotonic() >= self._due_at:
+            self._compare(self._used_s, self._seconds, allowed)
         return SystemFigures(
             cores=cores,
             idle_cores=idle,
-            throttled_s=_grown(now.throttled_s, before.throttled_s),
+            throttled_s=counts.get("throttled_s"),
             memory_available=self._available,
-            disk_read_bytes=None if read is None else round(read),
-            other_cores=others,
-            busiest=busiest,
+            disk_read_bytes=counts.get("disk_bytes"),
+            other_cores=self._others,
+            busiest=self._named(*self._busiest),
         )
 
     def _read_seldom(self) -> None:
@@ -88,17 +85,20 @@ class SystemProbe:
         except OSError:
             return set(range(os.cpu_count() or 1))
 
-    def _read(self, allowed: set[int]) -> _SystemTotals:
-        times = psutil.cpu_times(percpu=True)
-        throttled = [_cpu_stat(group, _THROTTLED) for group in (*self._unified, *self._cpu)]
-        disks = psutil.disk_io_counters(nowrap=False)
-        return _SystemTotals(
-            # a core that waits for a disk has nothing to do
-            idle_s=sum(each.idle + getattr(each, "iowait", 0.0) for at, each in enumerate(times) if at in allowed),
-            used_s=None if self._quota is None else _used(self._quota[1]),
-            throttled_s=max((seconds for seconds in throttled if seconds is not None), default=None),
-            disk_bytes=None if disks is None else disks.read_bytes,
-        )
+    def _read(self, allowed: set[int]) -> dict[str, Any]:
+        """Counts: idle time of the job's cores, what its control groups used and lost, and bytes read from disks."""
+        times, disks = psutil.cpu_times(percpu=True), psutil.disk_io_counters(nowrap=False)
+        # a core that waits for a disk has nothing to do
+        idle = sum(each.idle + getattr(each, "iowait", 0.0) for at, each in enumerate(times) if at in allowed)
+        throttled = (_seconds(_fields(group / "cpu.stat"), _THROTTLED) for group in (*self._unified, *self._cpu))
+        counts = {"idle_s": idle, "throttled_s": max((each for each in throttled if each is not None), default=None)}
+        if self._quota is not None:
+            group = self._quota[1]
+            counts["used_s"] = _seconds(
+                _fields(group / "cpu.stat") | {"cpuacct.usage": number(group / "cpuacct.usage")}, _USED
+            )
+        counts["disk_bytes"] = None if disks is None else disks.read_bytes
+        return {name: count for name, count in counts.items() if count is not None}
 
     def _available_memory(self) -> int:
         """Of the machine, or what the tightest group leaves: its page cache can be reclaimed."""
@@ -107,42 +107,18 @@ class SystemProbe:
             for group in groups:
                 limit, usage = memory_of(group, controller)
                 if limit is not None and usage is not None:
-                    cache = _field(group / "memory.stat", _RECLAIMABLE[controller]) or 0
+                    cache = _fields(group / "memory.stat").get(_RECLAIMABLE[controller], 0)
                     left.append(max(0, limit - usage + cache))
         return min(left)
 
+    def _scan(self) -> dict[int, Stat]:
+        self._used_s = self._seconds = 0.0  # of the job's cores by all programs, since this scan
+        before, table = time.thread_time(), process_table()
+        cost = time.thread_time() - before
+        self._due_at = time.monotonic() + (max(self._scan_s, cost / _BUDGET) if self._scan_s else 0.0)
+        return table
 
-class Neighbours:
-    """Processes that are neither the job's, nor its other ranks', nor this monitor's.
-
-    All processes are scanned every `scan_s` seconds, and less often if that costs more than the budget; with 0 at each
-    `take`.
-    """
-
-    def __init__(self, job: Job, scan_s: float) -> None:
-        self._job, self._scan_s = job, scan_s
-        self._others: float | None = None
-        self._busiest = 0, ""  # its pid, and what it is called
-        self._table = self._scan()
-
-    def take(
-        self, seconds: float, cores: float, idle: float, allowed: Collection[int]
-    ) -> tuple[float | None, str | None]:
-        """Cores that others use, and the busiest process, by the last scan; None before the second one.
-
-        In these `seconds`, `idle` of the `cores` that the job may use had nothing to do; `allowed` has their numbers.
-        """
-        self._used_s += seconds * max(0.0, cores - idle)
-        self._seconds += seconds
-        if time.monotonic() >= self._due_at:
-            self._compare(self._used_s, self._seconds, allowed)
-        pid, called = self._busiest
-        with contextlib.suppress(Gone):  # it may have ended since the last scan
-            if called and read_stat(pid).start_time == self._table[pid].start_time:
-                return self._others, called
-        return self._others, None
-
-    def _compare(self, used_s: float, seconds: float, allowed: Collection[int]) -> None:
+    def _compare(self, used_s: float, seconds: float, allowed: set[int]) -> None:
         """Compare the last scan with a new one."""
         before, now = self._table, self._scan()
         self._table = now
@@ -161,46 +137,33 @@ class Neighbours:
         named = others and rate >= _NAMED * others
         self._busiest = busiest, f"pid {busiest}, {now[busiest].name}{more}" if named else ""
 
-    def _scan(self) -> dict[int, Stat]:
-        self._used_s = self._seconds = 0.0  # since this scan
-        before, table = time.thread_time(), process_table()
-        cost = time.thread_time() - before
-        self._due_at = time.monotonic() + (max(self._scan_s, cost / _BUDGET) if self._scan_s else 0.0)
-        return table
+    def _named(self, pid: int, called: str) -> str | None:
+        """What the busiest process is called; None if it has ended since the last scan."""
+        with contextlib.suppress(Gone):
+            if called and read_stat(pid).start_time == self._table[pid].start_time:
+                return called
+        return None
 
     def _own(self, table: Mapping[int, Stat]) -> set[int]:
         """The job's processes, those of its launcher if it is one of several ranks, and the monitor's."""
-        found = {self._job.pid, os.getpid()} & table.keys()
-        if self._job.pid in found and (self._job.world_size or 1) > 1:
-            found |= {table[self._job.pid].parent} & table.keys()
+        found = {self.job.pid, os.getpid()} & table.keys()
+        if self.job.pid in found and (self.job.world_size or 1) > 1:
+            found |= {table[self.job.pid].parent} & table.keys()
         return found | below(table, found)
 
 
-def _used(group: Path) -> float | None:
-    """Seconds of processor time of a control group."""
-    seconds, nanoseconds = _cpu_stat(group, _USED), number(group / "cpuacct.usage")
-    return nanoseconds / 1e9 if seconds is None and nanoseconds is not None else seconds
-
-
-def _cpu_stat(group: Path, units: dict[str, float]) -> float | None:
-    """Seconds from a group's cpu.stat; `units` has the parts of a second by the name of the field."""
-    for name, unit in units.items():
-        if (value := _field(group / "cpu.stat", name)) is not None:
-            return value / unit
-    return None
-
-
-def _grown(now: float | None, before: float | None) -> float | None:
-    return None if now is None or before is None else max(0.0, now - before)
-
-
-def _field(path: Path, name: str) -> int | None:
-    """The number behind a name at the beginning of a line."""
+def _fields(path: Path) -> dict[str, Any]:
+    """The numbers of a control group's file, by the names in front of them; {} if it cannot be read."""
     try:
         lines = [line.split() for line in path.read_text(errors="replace").splitlines()]
     except OSError:
-        return None
-    return next((int(words[1]) for words in lines if len(words) > 1 and words[0] == name and words[1].isdigit()), None)
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+
+
+def _seconds(fields: Mapping[str, Any], units: dict[str, float]) -> float | None:
+    """The first field that is there; `units` has the parts of a second."""
+    return next((fields[name] / unit for name, unit in units.items() if fields.get(name) is not None), None)
 
 
 def _with_children(stat: Stat) -> float:

@@ -11,14 +11,15 @@ import os
 import threading
 import time
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Any
 
-from iofast.monitor.probe.states import folder
-from iofast.monitor.snapshot import DeviceFigures
+from psutil import pid_exists
+
+from iofast.monitor.snapshot import DeviceFigures, clamped
 
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
 _MEMORY_V2 = 0x02000028  # nvmlMemory_v2: without what the driver itself holds
-_SM, _TENSOR, _DRAM = _METRICS = (2, 5, 10)  # NVML_GPM_METRIC_...
+_METRICS = {2: "sm_active", 5: "tensor_active", 10: "dram_active"}  # by NVML_GPM_METRIC_...
 _APART_S = 0.105  # GPM samples need 100 ms by the driver's clock, and some for the two clocks
 _INITIAL_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own pid namespace (PROC_PID_INIT_INO in the kernel)
 # Bits of the clock event reasons that slow a GPU down unintentionally: not idling, nor clocks set by an application.
@@ -37,38 +38,31 @@ _REASONS = {
 
 
 class NvmlProbe:
-    """The GPUs of this machine. Thread-safe."""
+    """The GPUs of this machine: none where there is no driver or no GPU, and then `missing` says why. Thread-safe."""
 
-    note: str = ""  # of the class: why the last `open` returned None
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
-        self._seen_us: dict[tuple[str, int], int] = {}  # wall clock of the newest sample, by GPU and by who asked
-        self._gpm: dict[str, tuple[Any, float, dict[int, float]]] = {}  # last sample, its time, last figures
-        self._lock = threading.RLock()
-
-    @classmethod
-    def open(cls) -> Self | None:
-        """None where there is no driver or no GPU; then `NvmlProbe.note` says why."""
+    def __init__(self) -> None:
         import pynvml  # type: ignore[import-untyped]  # only programs that watch GPUs pay for it
 
-        cls.note = ""
+        self.missing = ""
+        self._nvml = pynvml
+        self._notes: dict[tuple[str, str], str] = {}  # (GPU, figure): reason
+        self._seen_us: dict[tuple[str, int], int] = {}  # wall clock of the newest sample, by GPU and by who asked
+        self._gpm: dict[str, tuple[Any, float, dict[str, Any]]] = {}  # last sample, its time, last figures
+        self._lock = threading.RLock()
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            cls.note = f"GPUs are not seen: {_reason(error)}"
-            return None
-        probe = cls(pynvml)
-        if not probe.devices((), 1.0):
-            cls.note = "; ".join(probe.notes) or "GPUs are not seen: the NVIDIA driver lists none"
-            probe.close()
-            return None
-        return probe
+            self.missing = f"GPUs are not seen: {_reason(error)}"
+            return
+        if not self.devices((), 1.0):
+            self.missing = "; ".join(self.notes) or "GPUs are not seen: the NVIDIA driver lists none"
+            self.close()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A line for each GPU and reason: which figures are missing, and why."""
+        if self.missing:
+            return (self.missing,)
         lines: dict[tuple[str, str], list[str]] = {}
         with self._lock:
             for (label, figure), reason in self._notes.items():
@@ -92,7 +86,7 @@ class NvmlProbe:
         gpus: dict[int, set[int]] = {}
         with self._lock:
             for index, handle in self._handles().items():
-                for pid in filter(_exists, self._pids(f"GPU {index}", handle) or ()):
+                for pid in filter(pid_exists, self._pids(f"GPU {index}", handle) or ()):
                     gpus.setdefault(pid, set()).add(index)
         return gpus
 
@@ -105,7 +99,7 @@ class NvmlProbe:
             self._nvml.nvmlShutdown()
 
     def _handles(self) -> dict[int, Any]:
-        count = self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
+        count = 0 if self.missing else self._ask("the driver", "list of GPUs", "nvmlDeviceGetCount") or 0
         found = {at: self._ask(f"GPU {at}", "handle", "nvmlDeviceGetHandleByIndex", at) for at in range(count)}
         return {index: handle for index, handle in found.items() if handle is not None}
 
@@ -131,16 +125,13 @@ class NvmlProbe:
         power, limit = ask("power", "nvmlDeviceGetPowerUsage"), ask("power limit", "nvmlDeviceGetEnforcedPowerLimit")
         memory = ask("memory", "nvmlDeviceGetMemoryInfo", _MEMORY_V2)
         reasons = ask("clock limits", "nvmlDeviceGetCurrentClocksEventReasons") or 0
-        gpm = self._activity(label, handle)
         own, others = self._owner(label, handle, frozenset(pids))
         return DeviceFigures(
             index=index,
             name=ask("name", "nvmlDeviceGetName") or "GPU",
             uuid=ask("uuid", "nvmlDeviceGetUUID") or "",
             busy=self._busy((label, pids[0] if pids else 0), handle, seconds),
-            sm_active=gpm.get(_SM),
-            tensor_active=gpm.get(_TENSOR),
-            dram_active=gpm.get(_DRAM),
+            **dict.fromkeys(_METRICS.values()) | self._activity(label, handle),
             power_w=None if power is None else power / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             memory_used=None if memory is None else memory.used,
@@ -163,8 +154,8 @@ class NvmlProbe:
         rates = self._ask(label, "busy share", "nvmlDeviceGetUtilizationRates", handle)
         return None if rates is None or rates.gpu > 100 else rates.gpu / 100
 
-    def _activity(self, label: str, handle: Any) -> dict[int, float]:
-        """Shares of SMs, tensor cores and memory bandwidth since the last call, by metric; {} where GPM is missing."""
+    def _activity(self, label: str, handle: Any) -> dict[str, Any]:
+        """Shares of SMs, tensor cores and memory bandwidth since the last call; {} where GPM is missing."""
         before = self._gpm.get(label)
         if before is not None and time.monotonic() - before[1] < _APART_S:
             return before[2]
@@ -186,7 +177,7 @@ class NvmlProbe:
             if sample is not None:
                 self._nvml.nvmlGpmSampleFree(sample)
 
-    def _between(self, label: str, first: Any, second: Any) -> dict[int, float]:
+    def _between(self, label: str, first: Any, second: Any) -> dict[str, Any]:
         request = self._nvml.c_nvmlGpmMetricsGet_t()
         request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         request.sample1, request.sample2, request.numMetrics = first, second, len(_METRICS)
@@ -195,7 +186,7 @@ class NvmlProbe:
         if self._ask(label, "SM, tensor and DRAM activity", "nvmlGpmMetricsGet", request) is None:
             return {}
         answers = [each for each in request.metrics[: len(_METRICS)] if each.nvmlReturn == 0]
-        return {each.metricId: min(1.0, max(0.0, each.value / 100)) for each in answers if math.isfinite(each.value)}
+        return {_METRICS[each.metricId]: clamped(each.value / 100) for each in answers if math.isfinite(each.value)}
 
     def _pids(self, label: str, handle: Any) -> list[int] | None:
         processes = self._ask(label, "processes", "nvmlDeviceGetComputeRunningProcesses", handle)
@@ -207,7 +198,7 @@ class NvmlProbe:
         if listed is None:
             return None, None
         own = not pids.isdisjoint(listed)
-        if not own and in_container() and not any(map(_exists, listed)):  # the machine's pids, or none shown at all
+        if not own and in_container() and not any(map(pid_exists, listed)):  # the machine's pids, or none shown at all
             return None, None
         return own, len(set(listed) - pids)
 
@@ -218,10 +209,6 @@ def in_container() -> bool:
         return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_NAMESPACE
     except OSError:
         return True
-
-
-def _exists(pid: int) -> bool:
-    return folder(pid).exists()
 
 
 def _reason(error: Any) -> str:

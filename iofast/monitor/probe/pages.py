@@ -2,72 +2,72 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from iofast.meter import LoaderReport, PhaseTotals, StageStats, Totals, TrafficStats, page_of, pages
+from iofast.meter import LoaderReport, Page, PhaseTotals, StageStats, Totals, TrafficStats, pages
 from iofast.monitor.probe import states
 from iofast.monitor.probe.states import folder
 from iofast.monitor.snapshot import Job, LoaderFigures
 
-_NO_STAGE: Final = StageStats()
 _NO_PHASE: Final = PhaseTotals(0, 0, 0)
-_NEVER_FALL: Final = ("batches", "steps", "step_ns", "wait_ns", "epoch_start_ns", "device_step_ns", "updated_ns")
 
 
 class PagesProbe:
-    """What the loaders of a job did between two takes. `note` says why nothing can be known, or is empty."""
+    """What the loaders of a job did between two takes.
+
+    `note` says why nothing can be known, or is empty; `peers` has the share of their step time that other ranks of this
+    job waited, by rank.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.note = _why_unreadable(job.pid)
         self.rank, self.world_size = job.rank, job.world_size
+        self.peers: dict[int, float] = {}
         self._live: frozenset[int] = frozenset()  # serials of the loaders that advanced last
-        self._peers: dict[int, dict[int, LoaderReport]] = {}  # by process
-        self._reports = self._read()
+        self._pages = self._read()
 
     def take(self) -> tuple[LoaderFigures, ...]:
         """The current loaders. `live` are those that advanced; if none did, those that advanced last."""
-        before, self._reports = self._reports, self._read()
-        figures, traffic = {}, next((each.traffic for each in before.values() if each.traffic is not None), None)
-        for serial, report in self._reports.items():
-            then = before.get(serial) or replace(_beginning(report), traffic=traffic)
-            if any(getattr(report.figures, name) < getattr(then.figures, name) for name in _NEVER_FALL):
-                then = report  # an exec made another loader of the same number
-            figures[serial] = difference(then, report)
+        before, self._pages = self._pages, self._read()
+        own = before.get(self.job.pid)
+        figures = _differences(own.loaders if own else (), self._pages.get(self.job.pid))
         self._live = frozenset(serial for serial, each in figures.items() if each.batches) or self._live
         live = self._live & figures.keys() or figures.keys()
+        self.peers = {}
+        for pid, page in self._pages.items():
+            if pid != self.job.pid and pid in before and page.rank is not None:
+                since = _differences(before[pid].loaders, page).values()
+                if stepped := sum(each.steps * (each.step_s or 0.0) for each in since):
+                    self.peers[page.rank] = min(1.0, sum(each.wait_s for each in since) / stepped)
         return tuple(replace(figures[serial], live=serial in live) for serial in sorted(figures))
 
-    def peers(self) -> dict[int, float]:
-        """Share of their step time that other ranks of this job waited since the last call, by rank."""
-        shares: dict[int, float] = {}
-        if self.world_size is None or self.world_size < 2:
-            return shares
-        before, self._peers = self._peers, {}
-        for page in pages():
-            if page.pid == self.job.pid or page.rank is None or page.world_size != self.world_size:
-                continue
-            self._peers[page.pid] = {report.serial: report for report in page.loaders}
-            if page.pid not in before:
-                continue
-            waited = stepped = 0
-            for report in page.loaders:
-                then = before[page.pid].get(report.serial, _beginning(report)).figures
-                waited += max(0, report.figures.wait_ns - then.wait_ns)
-                stepped += max(0, report.figures.step_ns - then.step_ns)
-            if stepped:
-                shares[page.rank] = min(1.0, waited / stepped)
-        return shares
+    def _read(self) -> dict[int, Page]:
+        """The pages of the job and of its other ranks, by process."""
+        found = {page.pid: page for page in pages()}
+        own = found.get(self.job.pid)
+        if own is not None and own.start_time != self.job.start_time:
+            del found[self.job.pid]
+        elif own is not None and own.rank is not None:
+            self.rank, self.world_size = own.rank, own.world_size or self.world_size
+        ranks = self.world_size if (self.world_size or 0) > 1 else None
+        return {pid: page for pid, page in found.items() if pid == self.job.pid or page.world_size == ranks}
 
-    def _read(self) -> dict[int, LoaderReport]:
-        """The reports of the job's page, by serial."""
-        page = page_of(self.job.pid, self.job.start_time)
-        if page is None:
-            return {}
-        if page.rank is not None:
-            self.rank, self.world_size = page.rank, page.world_size or self.world_size
-        return {report.serial: report for report in page.loaders}
+
+def _differences(before: Iterable[LoaderReport], page: Page | None) -> dict[int, LoaderFigures]:
+    """What the loaders of a page did since these reports, by serial."""
+    then = {report.serial: report for report in before}
+    traffic = next((each.traffic for each in then.values() if each.traffic is not None), None)
+    figures = {}
+    for now in page.loaders if page is not None else ():
+        beginning = LoaderReport(now.serial, now.info, Totals(), {}, traffic=traffic)  # made since
+        since = then.get(now.serial, beginning)
+        if now.figures.steps < since.figures.steps:  # an exec made another loader of the same number
+            since = now
+        figures[now.serial] = difference(since, now)
+    return figures
 
 
 def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
@@ -78,10 +78,9 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         return max(0, int(getattr(figures, name)) - int(getattr(then, name)))
 
     steps, device_ns = grown("steps"), grown("device_step_ns")
-    transfer_s = None
-    if device_ns and (copied := now.stages.get("transfer")) is not None:
-        # not its time at work: copies beside a step of the device cost the step nothing
-        transfer_s = max(0.0, copied.wait_s - before.stages.get("transfer", _NO_STAGE).wait_s)
+    stages = [(name, stats, before.stages.get(name, StageStats())) for name, stats in now.stages.items()]
+    # not its time at work: copies beside a step of the device cost the step nothing
+    waits = (max(0.0, stats.wait_s - since.wait_s) for name, stats, since in stages if name == "transfer")
     return LoaderFigures(
         name=info.name,
         kind=info.kind if info.kind == "FastLoader" else info.name,
@@ -95,25 +94,16 @@ def difference(before: LoaderReport, now: LoaderReport) -> LoaderFigures:
         step_s=grown("step_ns") / steps / 1e9 if steps else None,
         wait_s=grown("wait_ns") / 1e9,
         exposed_s=grown("device_stall_ns") / 1e9 if device_ns else None,
-        transfer_s=transfer_s,
+        transfer_s=next(waits, None) if device_ns else None,
         phases=_phases(before, now),
         phases_on_device=now.phases_on_device,
-        stages={
-            name: max(0.0, stats.work_s - before.stages.get(name, _NO_STAGE).work_s)
-            for name, stats in now.stages.items()
-        },
-        failed=max(0, _failed(now) - _failed(before)),
-        live=True,
+        stages={name: max(0.0, stats.work_s - since.work_s) for name, stats, since in stages},
+        failed=sum(max(0, stats.failed - since.failed) for _, stats, since in stages),
         steps=steps,
         device_step_s=device_ns / 1e9 if device_ns else None,
         epoch_start_s=grown("epoch_start_ns") / 1e9,
         traffic=now.traffic and now.traffic.since(before.traffic or TrafficStats()),
     )
-
-
-def _beginning(report: LoaderReport) -> LoaderReport:
-    """The report of a loader before it did anything: it was made since the last take."""
-    return LoaderReport(report.serial, report.info, Totals(), {})
 
 
 def _phases(before: LoaderReport, now: LoaderReport) -> dict[str, float]:
@@ -131,10 +121,6 @@ def _phases(before: LoaderReport, now: LoaderReport) -> dict[str, float]:
         if entered > 0 and timed:
             seconds[name] = entered * ns / timed / 1e9
     return seconds
-
-
-def _failed(report: LoaderReport) -> int:
-    return sum(stats.failed for stats in report.stages.values())
 
 
 def _why_unreadable(pid: int) -> str:

@@ -1,87 +1,72 @@
 """A job's processes and threads, from /proc: no tracing, no root, the same user.
 
 After a pause a look at one state takes about 20 µs, as nothing of it is in the processor's caches (2 µs in a loop). So
-a look covers the training thread and four of the others in turn, however many there are.
+a look covers the training thread and four others in turn, however many there are.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from iofast.errors import IofastError
-from iofast.monitor.probe.family import Family, Kin
-from iofast.monitor.probe.states import Gone, ProcFiles, Stat, Thread, folder, parse_stat, read_stat, shares
+from iofast.monitor.probe.family import Family, peers_of
+from iofast.monitor.probe.states import Gone, Taken, Thread, folder, grown, parse_stat, read_stat
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"
 LOADER_THREADS: Final = ("iofast-", "pt_data_pin")
 _NAMED: Final = (AUTOGRAD, *LOADER_THREADS)
-_IN_TURN: Final = 4  # workers and loader threads in one look
+_IN_TURN: Final = 4  # workers, loader threads and other ranks in one look
 _MOST_OPEN: Final = 256  # threads with open files, of perhaps 1024 descriptors in all
 _AGAIN_S: Final = 0.2  # between two searches for processes, at least
 _SETTLED_S: Final = 10.0  # every take searches for so long after a change, as processes name themselves late,
 _SELDOM_S: Final = 5.0  # and then one take in so many seconds
 
 
-class JobEnded(IofastError, ProcessLookupError):  # noqa: N818 (no failure: jobs end)
-    """The watched process has ended, or its number belongs to another process now."""
+class _Process(Thread):
+    """One process: its main thread, and counts of all its threads at the last take."""
 
-
-class _Totals(NamedTuple):
-    """Counts of a process since its start; None for what cannot be read."""
-
-    stat: Stat
-    runnable_s: float | None
-    io: dict[bytes, int] | None
-
-
-class _Process(ProcFiles):
-    """One process, and its totals at the last take."""
-
-    def __init__(self, kin: Kin, *, new: bool) -> None:
-        """`new`: it began after the last take. Raises Gone."""
-        super().__init__(folder(kin.pid))
-        self.kin = kin
-        self.thread = Thread(kin.pid, self.folder / "task" / str(kin.pid), new=new)
-        self._totals = self._read(parse_stat(self.read("stat")))
+    def __init__(self, key: tuple[int, int], role: str, *, new: bool) -> None:
+        """`key`: pid and start time; `new`: it began after the last take. Raises Gone."""
+        self.pid, self.start_time = key
+        self.role = role
+        super().__init__(self.pid, folder(self.pid) / "task" / str(self.pid), new=new)
+        self._of_all = parse_stat(self.read("../../stat"))
+        self._counts = self._count()
         if new:
-            self._totals = _Totals(self._totals.stat._replace(cpu_s=0.0, major_faults=0), 0.0, {})
+            self._counts = dict.fromkeys(self._counts, 0)
 
-    def take(self) -> ProcessFigures:
-        """Figures since the last take; of an ended process what was read last."""
-        before, stat = self._totals, self._totals.stat
-        thread_cpu_s, states, _ = self.thread.take()
-        with contextlib.suppress(Gone):
-            stat = parse_stat(self.read("stat"))
-        now = self._totals = self._read(stat)
-        runnable_s = None
-        if now.runnable_s is not None and before.runnable_s is not None:
-            runnable_s = max(0.0, now.runnable_s - before.runnable_s)
+    def figures(self, main: Taken) -> ProcessFigures:
+        """Figures since the last call, with those of its main thread; of an ended process what was read last."""
+        before, self._counts = self._counts, self._count()
+        counts = grown(self._counts, before)
         return ProcessFigures(
-            pid=self.kin.pid,
-            start_time=self.kin.start_time,
-            role=self.kin.role,
-            name=stat.name,
-            cpu_s=max(stat.cpu_s - before.stat.cpu_s, thread_cpu_s),
-            runnable_s=runnable_s,
-            states=states,
-            read_bytes=_more(now.io, before.io, b"read_bytes:"),
-            read_calls_bytes=_more(now.io, before.io, b"rchar:"),
-            major_faults=max(0, stat.major_faults - before.stat.major_faults),
+            pid=self.pid,
+            start_time=self.start_time,
+            role=self.role,
+            name=self._of_all.name,
+            cpu_s=max(counts["cpu_s"], main.seconds["cpu_s"]),
+            runnable_s=main.seconds.get("waited_s"),
+            states=main.states,
+            read_bytes=counts.get("read_bytes:"),
+            read_calls_bytes=counts.get("rchar:"),
+            major_faults=counts["major_faults"],
         )
 
-    def _read(self, stat: Stat) -> _Totals:
-        scheduled, io = self.thread.scheduled(), None
-        with contextlib.suppress(OSError, ValueError, Gone):
-            words = self.read("io").split()
-            io = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        return _Totals(stat, None if scheduled is None else scheduled[1], io)
+    def _count(self) -> dict[str, Any]:
+        """Counts since its start, as far as they can be read."""
+        with contextlib.suppress(Gone):
+            self._of_all = parse_stat(self.read("../../stat"))
+        counts = {"cpu_s": self._of_all.cpu_s, "major_faults": self._of_all.major_faults}
+        with contextlib.suppress(OSError, ValueError):
+            words = self.read("../../io").decode().split()
+            counts |= dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        return counts
 
 
 class ProcProbe:
-    """Looks at a job. The constructor and the methods raise JobEnded when the job has ended."""
+    """Looks at a job. The constructor and the methods raise Gone when the job has ended."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -92,47 +77,38 @@ class ProcProbe:
         self._threads: dict[int, tuple[str, Thread]] = {}  # those with names that we know
         self._tids = set[int]()
         self._young = set[int]()  # threads that may not have named themselves yet
-        self._in_turn: list[Thread] = []
+        self._ranks = peers_of(job)
+        self.peers: dict[int, float] = {}  # share of looks in which other ranks waited for a queue, by rank
+        self._in_turn: list[tuple[Thread, Callable[[], object]]] = []  # each with its look
         self._turn = 0
         self._children = b""
         self._started = False
-        with self._ending():
-            self._main = _Process(Kin(job.pid, job.start_time, "main"), new=False)
-        self._scheduled = self._main.thread.scheduled()
+        self._main = _Process((job.pid, job.start_time), "main", new=False)
         self._changed_at = time.monotonic()
         self._search()
         self._started = True
 
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        try:
-            yield
-        except Gone:
-            raise JobEnded(f"the training process has ended: {self.job.pid}") from None
-
     @property
     def workers(self) -> tuple[int, ...]:
         """Process ids of the loader's workers."""
-        return tuple(each.kin.pid for each in self._kin.values() if each.kin.role == "worker")
+        return tuple(each.pid for each in self._kin.values() if each.role == "worker")
 
     def look(self) -> Doing:
         """Look at the training thread, and at the states of some others."""
-        now, main = time.monotonic(), self._main.thread
-        with self._ending():
-            doing = main.look()
-            for _ in range(min(_IN_TURN, len(self._in_turn))):
-                self._turn += 1
-                thread = self._in_turn[self._turn % len(self._in_turn)]
-                try:
-                    thread.state()
-                except Gone:
-                    self._threads.pop(thread.tid, None)
-                    self._end(key for key in self._kin if key[0] == thread.tid)
-            with contextlib.suppress(OSError):
-                children = main.read("children")
-                if children != self._children and now - self._searched_at >= _AGAIN_S:
-                    self._children, self._changed_at = children, now
-                    self._search()
+        now, doing = time.monotonic(), self._main.look()
+        for _ in range(min(_IN_TURN, len(self._in_turn))):
+            self._turn += 1
+            thread, look = self._in_turn[self._turn % len(self._in_turn)]
+            try:
+                look()
+            except Gone:
+                self._threads.pop(thread.tid, None)
+                self._end(key for key in self._kin if key[0] == thread.tid)
+        with contextlib.suppress(OSError):
+            children = self._main.read("children")
+            if children != self._children and now - self._searched_at >= _AGAIN_S:
+                self._children, self._changed_at = children, now
+                self._search()
         return doing
 
     def _end(self, keys: Iterable[tuple[int, int]]) -> None:
@@ -140,24 +116,23 @@ class ProcProbe:
 
     def _search(self) -> None:
         """Find the processes below, and the threads with names that we know."""
-        with self._ending():
-            if read_stat(self.job.pid).start_time != self.job.start_time:
-                raise Gone
-            found = {(kin.pid, kin.start_time): kin for kin in self._family.kin()}
+        if read_stat(self.job.pid).start_time != self.job.start_time:
+            raise Gone(f"process {self.job.pid} has ended: its number is another's now")
+        found = self._family.roles()
         self._searched_at = time.monotonic()
         self._end(self._kin.keys() - found.keys())
-        for key, kin in found.items():
+        for key, role in found.items():
             if key in self._kin:
-                self._kin[key].kin = kin
+                self._kin[key].role = role
             elif len(self._kin) + len(self._threads) < _MOST_OPEN:
-                with contextlib.suppress(Gone, OSError):
-                    self._kin[key] = _Process(kin, new=self._started)
+                with contextlib.suppress(OSError):
+                    self._kin[key] = _Process(key, role, new=self._started)
             else:
                 self.notes["many"] = f"only {_MOST_OPEN} of the job's processes and threads are looked at"
         self._search_threads()
 
     def _search_threads(self) -> None:
-        tasks = self._main.folder / "task"
+        tasks = self._main.folder.parent
         try:
             tids = {int(name) for name in os.listdir(tasks)} - {self.job.pid}
         except OSError:
@@ -165,45 +140,36 @@ class ProcProbe:
         self._threads = {tid: named for tid, named in self._threads.items() if tid in tids}
         fresh = tids - self._tids
         for tid in ((fresh | self._young) & tids) - self._threads.keys():
-            with contextlib.suppress(Gone, OSError):
+            with contextlib.suppress(OSError):
                 name = (tasks / str(tid) / "comm").read_text(errors="replace").rstrip("\n")
                 if name.startswith(_NAMED) and len(self._kin) + len(self._threads) < _MOST_OPEN:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
-        self._in_turn = [each.thread for each in self._kin.values() if each.kin.role == "worker"]
-        self._in_turn += [thread for _, thread in self._threads.values()]
+        self._in_turn = [(each, each.state) for each in self._kin.values() if each.role == "worker"]
+        self._in_turn += [(thread, thread.state) for _, thread in self._threads.values()]
+        self._in_turn += [(thread, thread.look) for thread in self._ranks.values()]
 
-    def take(self, seconds: float) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
-        """Figures of the `seconds` since the last take: the main process comes first, ended ones last."""
+    def take(self) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
+        """Figures since the last take: the main process comes first, ended ones last."""
         now = time.monotonic()
         if now - self._changed_at < _SETTLED_S or now - self._searched_at > _SELDOM_S:
             self._search()
         else:
             self._search_threads()
-        looks = self._take_looks(seconds)
-        if Doing.UNSEEN in looks.shares and not self._main.thread.told:
+        main = self._main.take()
+        processes = [self._main.figures(main)]
+        processes += [each.figures(each.take()) for each in (*self._kin.values(), *self._ended)]
+        self._ended = []
+        named = [(thread.tid, name, thread.take()) for name, thread in self._threads.values()]
+        ranks = {rank: thread.take() for rank, thread in self._ranks.items()}
+        self.peers = {rank: each.doings.get(Doing.QUEUE, 0.0) for rank, each in ranks.items() if each.looks}
+        if Doing.UNSEEN in main.doings and not self._main.told:
             self.notes["wchan"] = (
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
-        processes = tuple(each.take() for each in (self._main, *self._kin.values(), *self._ended))
-        self._ended = []
-        threads = tuple(ThreadFigures(each.tid, name, *each.take()[:2]) for name, each in self._threads.values())
         if processes[0].read_bytes is None:
             self.notes["io"] = f"bytes read and written cannot be seen: /proc/{self.job.pid}/io may not be read"
-        return looks, processes, threads
-
-    def _take_looks(self, seconds: float) -> Looks:
-        main = self._main.thread
-        before, after = self._scheduled, main.scheduled()
-        self._scheduled = after
-        ran = waited = None
-        if before is not None and after is not None:
-            ran, waited = (min(seconds, max(0.0, now - then)) for now, then in zip(after, before, strict=True))
-        return Looks(main.doings.total(), shares(main.doings), ran, waited)
-
-
-def _more(io: dict[bytes, int] | None, before: dict[bytes, int] | None, name: bytes) -> int | None:
-    if io is None or before is None or name not in io:
-        return None
-    return max(0, io[name] - before.get(name, 0))
+        looks = Looks(main.looks, main.doings, main.seconds.get("ran_s"), main.seconds.get("waited_s"))
+        threads = (ThreadFigures(tid, name, each.seconds["cpu_s"], each.states) for tid, name, each in named)
+        return looks, tuple(processes), tuple(threads)

@@ -9,8 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from iofast.errors import IofastError
 from iofast.monitor.snapshot import Doing
 
 PROC = Path("/proc")  # tests have another one
@@ -24,8 +25,8 @@ _BY_LETTER: Final = {"R": Doing.RUNNING, "D": Doing.DISK, "T": Doing.STOPPED, "t
 _QUEUES: Final = ("poll", "select", "unix_stream", "pipe_read", "pipe_wait")
 
 
-class Gone(Exception):  # noqa: N818 (no failure: threads end)
-    """The thread or process has ended, or is a zombie."""
+class Gone(IofastError, ProcessLookupError):  # noqa: N818 (no failure: threads and jobs end)
+    """The thread or process has ended, is a zombie, or its number belongs to another one now."""
 
 
 class Stat(NamedTuple):
@@ -62,7 +63,7 @@ def parse_stat(raw: bytes) -> Stat:
             processor=int(fields[36]) if len(fields) > 36 else None,
         )
     except (ValueError, IndexError):
-        raise Gone from None
+        raise Gone(f"a process has ended while it was read: {raw[:64]!r}") from None
 
 
 def read_stat(pid: int) -> Stat:
@@ -71,9 +72,9 @@ def read_stat(pid: int) -> Stat:
         with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # half the price of Path.read_bytes()
             stat = parse_stat(file.read())
     except OSError:
-        raise Gone from None
+        raise Gone(f"process {pid} has ended") from None
     if stat.state in _DEAD:
-        raise Gone
+        raise Gone(f"process {pid} has ended")
     return stat
 
 
@@ -122,12 +123,36 @@ def doing_by_function(function: str) -> Doing:
     return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
-class ProcFiles:
-    """Files of one folder in /proc. Each is opened by its first read and stays open as long as this object lives."""
+class Taken(NamedTuple):
+    """What was found of a thread since the last take: shares of its looks by state and by activity.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `seconds` on a processor, by ticks (cpu_s) and exactly (ran_s), and waiting for one (waited_s); those that the
+    kernel does not count are missing.
+    """
+
+    looks: int
+    states: dict[str, float]
+    doings: dict[Doing, float]
+    seconds: dict[str, float]
+
+
+class Thread:
+    """A thread, and what its looks since the last `take` found.
+
+    A file of its folder in /proc is opened by its first read and stays open as long as this object lives.
+    """
+
+    def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
+        """`new`: the thread began after the last `take`. Raises Gone."""
+        self.tid, self.folder = tid, folder
         self._open: dict[str, int] = {}
+        self._stat = self.read("stat")
+        self._seconds = self._read()
+        if new:
+            self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self.states: Counter[str] = Counter()
+        self.doings: Counter[Doing] = Counter()
+        self.told = False  # whether the kernel ever said what it sleeps in
 
     def read(self, name: str) -> bytes:
         """Raises Gone when the thread has ended, PermissionError when this user may not read, other OSError."""
@@ -136,35 +161,31 @@ class ProcFiles:
                 self._open[name] = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
             raw = os.pread(self._open[name], 4096, 0)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone from None
+            raise Gone(f"{self.folder} has ended") from None
         if not raw and name == "stat":
-            raise Gone
+            raise Gone(f"{self.folder} has ended")
         return raw
 
     def __del__(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
-
-class Thread(ProcFiles):
-    """A thread, and what its looks since the last `take` found."""
-
-    def __init__(self, tid: int, folder: Path, *, new: bool = False) -> None:
-        """`new`: the thread began after the last `take`. Raises Gone."""
-        super().__init__(folder)
-        self.tid = tid
-        self._stat = self.read("stat")
-        self._cpu_s = 0.0 if new else parse_stat(self._stat).cpu_s
-        self.states: Counter[str] = Counter()
-        self.doings: Counter[Doing] = Counter()
-        self.told = False  # whether the kernel ever said what it sleeps in
+    def _read(self) -> dict[str, float]:
+        """Seconds since its start; of an ended thread as they were at the last look."""
+        with contextlib.suppress(Gone):
+            self._stat = self.read("stat")
+        seconds = {"cpu_s": parse_stat(self._stat).cpu_s}
+        with contextlib.suppress(OSError, ValueError):
+            ran, waited, *_ = self.read("schedstat").split()
+            seconds |= {"ran_s": int(ran) / 1e9, "waited_s": int(waited) / 1e9}
+        return seconds
 
     def state(self) -> str:
         """Look once: return the letter of its state. Raises Gone."""
         self._stat = raw = self.read("stat")
         letter = chr(raw[raw.rindex(b")") + 2])
         if letter in _DEAD:
-            raise Gone
+            raise Gone(f"{self.tid} has ended")
         self.states[letter] += 1
         return letter
 
@@ -184,23 +205,18 @@ class Thread(ProcFiles):
         awake = self.told or parse_stat(self.read("stat")).state == "R"
         return Doing.RUNNING if awake else Doing.UNSEEN
 
-    def take(self) -> tuple[float, dict[str, float], dict[Doing, float]]:
-        """CPU seconds since the last `take`, and shares of looks by state and by activity. Also for an ended thread."""
-        with contextlib.suppress(Gone):
-            self._stat = self.read("stat")
-        before, self._cpu_s = self._cpu_s, parse_stat(self._stat).cpu_s
-        taken = max(0.0, self._cpu_s - before), shares(self.states), shares(self.doings)
+    def take(self) -> Taken:
+        """What was found since the last call. Also for an ended thread."""
+        before, self._seconds = self._seconds, self._read()
+        taken = Taken(self.doings.total(), shares(self.states), shares(self.doings), grown(self._seconds, before))
         self.states.clear()
         self.doings.clear()
         return taken
 
-    def scheduled(self) -> tuple[float, float] | None:
-        """Seconds on a processor and waiting for one since its start; None where the kernel does not count them."""
-        try:
-            ran, waited, *_ = self.read("schedstat").split()
-            return int(ran) / 1e9, int(waited) / 1e9
-        except (OSError, ValueError, Gone):
-            return None
+
+def grown(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Differences of the counts that were read both times; 0 for those that fell."""
+    return {name: max(0, count - before[name]) for name, count in now.items() if name in before}
 
 
 def ptrace_scope() -> str:

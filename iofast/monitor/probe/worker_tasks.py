@@ -26,7 +26,6 @@ _NO_INPUT = re.compile(r"std/(multiprocessing/queues|queue)\.py:get$|std/threadi
 _COLLATE = re.compile(r"torch/utils/data/_utils/collate\.py:|.*:\w*collat(e|ion)\w*$")
 _COLLATING = re.compile(r"[cC]ollat(e|or|ion)")  # a class that collates
 _READS = re.compile(r"\bread\(")
-_ATTENDANT = re.compile(r"std/multiprocessing/(resource_tracker|forkserver)\.py:")
 _FEEDER = re.compile(r"std/(multiprocessing/queues|queue)\.py:_feed$")
 _PIN_LOOP = "torch/utils/data/_utils/pin_memory.py:_pin_memory_loop"
 _NEXT_TASK = "iofast/prefetch/jobs.py:task"
@@ -107,11 +106,6 @@ def thread_task(calls: Sequence[Call], text: Text) -> WorkerTask | None:
 def feeds(calls: Sequence[Call]) -> bool:
     """Whether this thread pickles a worker's batches and writes them to its pipe, and is not waiting for one."""
     return any(_FEEDER.match(c.label) for c in calls) and not _WAIT.match(calls[0].label)
-
-
-def attends(calls: Sequence[Call]) -> bool:
-    """Whether this is a process that multiprocessing keeps beside the workers, and no worker."""
-    return any(_ATTENDANT.match(c.label) for c in calls[-3:])
 
 
 def own_calls(calls: Sequence[Call]) -> Sequence[Call]:
