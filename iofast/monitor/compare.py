@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from iofast.errors import OptionError, SourceError, unreadable
-from iofast.monitor.render.wording import bounds
+from iofast.monitor.render import wording
 
-_FIGURES = {  # rows of the table: a figure of an interval, and its unit
-    "images_per_s": ("images a second", 1.0, ""),
-    "device_busy": ("device busy", 100.0, "%"),
-    "loader_cores": ("cores of the loader", 1.0, ""),
-    "main_cores": ("cores of the training process", 1.0, ""),
-    "disk_bytes_per_s": ("read from the disk, MB/s", 1e-6, ""),
-}
 _SURE = 2.0  # standard errors
 
 
@@ -33,7 +26,7 @@ class Mean:
 class Comparison:
     """Rows of a table, and the change of the rate: 0.25 is a quarter faster; None if a file has no rates."""
 
-    rows: tuple[tuple[str, str, str, str], ...]
+    rows: list[tuple[str, ...]]
     change: Mean | None
 
     def slower(self, share: float) -> bool:
@@ -58,16 +51,20 @@ class Comparison:
 
 def compare(before: Path, after: Path) -> Comparison:
     """Compare two files of `iofast monitor --json`. Raises `SourceError` if one cannot be read or is not one."""
-    one, other = _read(before), _read(after)
-    rows = [("verdict", _verdict(one), _verdict(other), ""), ("stall", _stall(one), _stall(other), "")]
-    changes: dict[str, Mean | None] = {}
-    for name, (title, factor, unit) in _FIGURES.items():
-        old, new = _mean(one, name), _mean(other, name)
-        if old is not None and new is not None:
-            changes[name] = change = _change(old, new)
-            shown = "" if change is None else f"{change.value:+.1%}"
-            rows.append((title, _shown(old, factor, unit), _shown(new, factor, unit), shown))
-    return Comparison(tuple(rows), changes.get("images_per_s"))
+    files = _read(before), _read(after)
+    (was, stall), (now, later) = (_judged(each[-1]) for each in files)
+    rows: list[tuple[str, ...]] = [("verdict", was, now, ""), ("stall", stall, later, "")]
+    change = None
+    for name, (title, *_) in wording.FIGURES.items():
+        means = [mean for each in files if (mean := _mean(each, name)) is not None]
+        if len(means) == 2:
+            found = _change(*means)
+            change = found if name == "images_per_s" else change
+            shown = [
+                f"{wording.figure(name, each.value)} ± {wording.figure(name, _SURE * each.error)}" for each in means
+            ]
+            rows.append((title, *shown, "" if found is None else f"{found.value:+.1%}"))
+    return Comparison(rows, change)
 
 
 def share_of(text: str) -> float:
@@ -93,18 +90,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _verdict(intervals: Sequence[dict[str, Any]]) -> str:
-    last = intervals[-1]
-    return f"{last['verdict']}: {last['cause']}" if last.get("cause") else str(last["verdict"])
-
-
-def _stall(intervals: Sequence[dict[str, Any]]) -> str:
-    stall = intervals[-1].get("stall")
-    return "" if stall is None else bounds(stall["low"], stall["high"])
-
-
-def _shown(mean: Mean, factor: float, unit: str) -> str:
-    return f"{factor * mean.value:,.4g}{unit} ± {_SURE * factor * mean.error:.2g}"
+def _judged(interval: dict[str, Any]) -> tuple[str, str]:
+    """Its verdict and its stall in words."""
+    stall, words = interval.get("stall"), filter(None, (interval["verdict"], interval.get("cause")))
+    return ": ".join(words), "" if stall is None else wording.bounds(stall["low"], stall["high"])
 
 
 def _mean(intervals: Sequence[dict[str, Any]], name: str) -> Mean | None:

@@ -1,7 +1,5 @@
 """Options of `iofast monitor`. Every start of the command line imports this module, so it imports little."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,7 +91,7 @@ class Request(WatchOptions, OutputOptions):
         if self.screen and (self.once or self.json or self.quiet):
             raise OptionError("--screen was given together with --once, --json or --quiet: expected one of them")
 
-    def failing(self) -> frozenset[Bound]:
+    def failing(self) -> "frozenset[Bound]":
         """The verdicts of `fail_on`."""
         from iofast.monitor.findings import Bound
 

@@ -103,17 +103,6 @@ class Endpoint(MomentView):
     def __init__(self, host: str, port: int) -> None:
         self._moments: dict[tuple[int, int], Moment] = {}
         self._text = exposition([])
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        server = type("_Server", (ThreadingHTTPServer,), {"address_family": family})
-        try:
-            self._server: ThreadingHTTPServer = server((host, port), self._handler())
-        except OSError as error:
-            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
-        self._thread.start()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -131,7 +120,16 @@ class Endpoint(MomentView):
             def log_message(self, format: str, *args: Any) -> None:
                 """Do not log scrapes."""
 
-        return Handler
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        try:
+            self._server = Server((host, port), Handler)
+        except OSError as error:
+            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
+        self._thread.start()
 
     def update(self, moment: Moment) -> None:
         """Format the text for the next scrape, so that a scrape never sees a mixture."""

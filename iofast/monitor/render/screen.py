@@ -19,7 +19,7 @@ from iofast.monitor.render.moment import Moment, MomentView
 
 _ENDED = 3  # ended jobs that stay listed
 _LEAST_S = 0.2  # between two drawings
-_WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
+_RANK = {severity: -number for number, severity in enumerate(Severity)}
 
 
 class Screen(MomentView):
@@ -33,14 +33,10 @@ class Screen(MomentView):
         self._message = ""
         self._stale, self._drawn = False, 0.0
         self._keys = _Keys() if keys else None
-        self._live = self._start()
-
-    def _start(self) -> Live:
-        live = Live(
+        self._live = Live(
             console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
-        live.start()
-        return live
+        self._live.start()
 
     def update(self, moment: Moment) -> None:
         """Draw this job's newest interval."""
@@ -74,8 +70,8 @@ class Screen(MomentView):
 
     def _order(self) -> list[tuple[int, int]]:
         """Live jobs before ended ones, the worst first, then by pid to keep the order stable."""
-        rank = {key: (m.ended, _WORST.index(m.verdict.severity), *key) for key, m in self._moments.items()}
-        return sorted(self._moments, key=rank.__getitem__)
+        moments = self._moments
+        return sorted(moments, key=lambda key: (moments[key].ended, _RANK[moments[key].verdict.severity], *key))
 
     def quits(self) -> bool:
         """Draw news and handle pressed keys; True if a key ends the monitor."""
@@ -98,7 +94,7 @@ class Screen(MomentView):
 
     def resume(self) -> None:
         """Draw again after `pause`."""
-        self._live = self._start()
+        self._live.start()
         self._keys = _Keys() if self._keys else None
         self.redraw()
 

@@ -1,13 +1,13 @@
 """A verdict as sentences, with text of the watched process made plain: its name may hold an escape sequence."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+from tqdm import tqdm
 
 from iofast import errors
-from iofast.monitor.findings import Advice, Bound, Cause, Prediction, Severity, StallBounds, Verdict
-from iofast.monitor.limits import step_phases
+from iofast.monitor.findings import Advice, Band, Bound, Cause, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.render.moment import Moment, Span
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
+from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, Tier, own_devices
 from iofast.monitor.sums import RunSums
 
 MEANING = {
@@ -46,6 +46,14 @@ TIERS = {
     Tier.OUTSIDE: "seen from outside (/proc, NVML)",
     Tier.STACKS: "seen from outside, Python stacks too",
     Tier.INSIDE: "measured inside the process",
+}
+FIGURES = {  # of an interval: title, factor and unit of the text
+    "device_busy": ("GPU busy", 100.0, "%"),
+    "sm_active": ("SM active", 100.0, "%"),
+    "images_per_s": ("images/s", 1.0, ""),
+    "loader_cores": ("loader CPU", 1.0, " cores"),
+    "main_cores": ("main CPU", 1.0, " cores"),
+    "disk_bytes_per_s": ("disk read", 1e-6, " MB/s"),
 }
 _STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
@@ -139,42 +147,30 @@ def change(advice: Advice) -> list[str]:
     return [plain(line) for line in advice.change.split("\n")] if advice.change else []
 
 
-def phases(verdict: Verdict) -> str:
-    """Share of each phase in the watched time; "" without any."""
-    total = sum(verdict.phases.values())
-    return "  ".join(f"{phase.value} {percent(each / total)}" for phase, each in verdict.phases.items() if each)
-
-
-def sums(run: RunSums | None) -> Iterator[tuple[str, str, str]]:
-    """Rows of a table: part of a run, its time, its share; parts that took nothing are left out."""
+def sums(run: RunSums | None) -> Iterator[str]:
+    """Lines of a table: part of a run, its time, its share; parts that took nothing are left out."""
     if run is None:
         return
-    parts = (
-        ("computed", run.computed.low, run.computed.high),
-        ("waited for batches", run.waited.low, run.waited.high),
-        ("start-up", run.start_up, run.start_up),
-        ("starts of epochs", run.epoch_starts, run.epoch_starts),
-        ("validation", run.validation, run.validation),
-        ("checkpoints", run.checkpoints, run.checkpoints),
-        ("paused", run.paused, run.paused),
-    )
-    for part, low, high in parts:
+    for name in ("computed", "waited", "start_up", "epoch_starts", "validation", "checkpoints", "paused"):
+        share = getattr(run, name)
+        low, high = (share.low, share.high) if isinstance(share, Band) else (share, share)
         if high >= 0.001:
-            yield part, span(low * run.seconds, high * run.seconds, clock), bounds(low, high)
+            time = span(low * run.seconds, high * run.seconds, clock)
+            yield f"{name.replace('_', ' '):<20}{time:>20}{bounds(low, high):>12}"
     if run.lost_gpu_hours is not None:
-        lost = span(run.lost_gpu_hours.low, run.lost_gpu_hours.high, lambda hours: f"{hours:.2f}")
-        yield "GPU-hours lost", lost, f"of {run.devices * run.seconds / 3600:.2f}"
+        lost = span(run.lost_gpu_hours.low, run.lost_gpu_hours.high, "{:.2f}".format)
+        yield f"{'GPU-hours lost':<20}{lost:>20}{f'of {run.devices * run.seconds / 3600:.2f}':>12}"
+
+
+def held(one: Span) -> str:
+    """A verdict, with when it held and with its stall."""
+    stall = "" if one.stall is None else bounds(one.stall.low, one.stall.high)
+    return f"{clock(one.start_s)} to {clock(one.end_s)}  {headline(one)}  {stall}"
 
 
 def span(low: float, high: float, text: Callable[[float], str]) -> str:
     """Two bounds as words: 0:42, or 0:42 to 1:05."""
     return text(low) if text(low) == text(high) else f"{text(low)} to {text(high)}"
-
-
-def step(snapshot: Snapshot) -> str:
-    """Phases of a step with their shares; "" if the program names none."""
-    shares = step_phases(snapshot.loaders).shares
-    return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in shares.items())
 
 
 def name(job: Job, longest: int = 60) -> str:
@@ -186,18 +182,9 @@ def name(job: Job, longest: int = 60) -> str:
     return f"pid {job.pid}{rank}: {plain(command, longest)}"
 
 
-def count(value: float | None) -> str:
-    """A rate with three digits."""
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
-
-
 def clock(seconds: float) -> str:
-    """A time as minutes and seconds: 0:42, 12:05, 27:03:10."""
-    whole = int(seconds)
-    minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
-    return (f"{whole // 3600}:" if whole >= 3600 else "") + f"{minutes}:{whole % 60:02d}"
+    """A time as minutes and seconds: 00:42, 12:05, 27:03:10."""
+    return tqdm.format_interval(seconds)
 
 
 def percent(value: float | None) -> str:
@@ -205,10 +192,11 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{value:.0%}"
 
 
-def devices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """The job's devices: which, its name, its figures; the most important first, as the rest may be cut."""
+def devices(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The job's devices: which, and its name and figures; the most important first, as the rest may be cut."""
     return [
-        (f"GPU {one.index}", plain(one.name, 24), "  ".join(_of_device(one))) for one in own_devices(snapshot.devices)
+        (f"GPU {one.index}", "  ".join((plain(one.name, 24), *_of_device(one))))
+        for one in own_devices(snapshot.devices)
     ]
 
 
@@ -227,20 +215,13 @@ def _of_device(device: DeviceFigures) -> Iterator[str]:
         )
 
 
-def rate(value: float | None) -> str:
-    """Bytes per second with a decimal unit."""
+def figure(name: str, value: float | None) -> str:
+    """One of `FIGURES` with three digits and its unit."""
     if value is None:
         return NONE
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}/s" if value < 999.5 else f"{value:,.0f} {unit}/s"
-
-
-def cores(value: float | None, system: SystemFigures) -> str:
-    """Cores in use, and all cores."""
-    return NONE if value is None else f"{value:.1f} of {system.cores:g} cores"
+    _, factor, unit = FIGURES[name]
+    value *= factor
+    return (f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}") + unit
 
 
 def summary(moment: Moment) -> str:
@@ -257,29 +238,3 @@ def summary(moment: Moment) -> str:
     elif texts := [evidence.text for evidence in verdict.evidence if evidence.name in _IN_SUMMARY]:
         parts.append(plain(texts[0]))
     return " · ".join(parts)
-
-
-class Row(NamedTuple):
-    """A timeline: name, present figure, columns of `Figures` (low and high may be the same), full scale."""
-
-    name: str
-    now: str
-    low: str
-    high: str
-    scale: float | None  # None: the largest value shown
-
-
-def rows(moment: Moment) -> list[Row]:
-    """The timelines of a job."""
-    now = moment.figures
-    system = moment.snapshot.system
-    stall = moment.verdict.stall
-    wait = "host wait" if stall is not None and stall.host_wait else "stall"
-    return [
-        Row("GPU busy", percent(now.device_busy), "device_busy", "device_busy", 1.0),
-        Row("SM active", percent(now.sm_active), "sm_active", "sm_active", 1.0),
-        Row(wait, bounds(now.stall_low, now.stall_high), "stall_low", "stall_high", 1.0),
-        Row("images/s", count(now.images_per_s), "images_per_s", "images_per_s", None),
-        Row("loader CPU", cores(now.loader_cores, system), "loader_cores", "loader_cores", system.cores),
-        Row("disk read", rate(now.disk_bytes_per_s), "disk_bytes_per_s", "disk_bytes_per_s", None),
-    ]
