@@ -209,7 +209,7 @@ def _disk(training: Training, workers: Workers) -> Found:
         evidence.append(Evidence("uncached", uncached, text))
     if not evidence:
         return _NOTHING
-    available = training.system(lambda one: one.system.memory_available)
+    available = training.memory_available
     again = any((one.epoch or 0) >= 1 for one in training.loaders)
     if available is not None and available < thresholds.memory_short:
         text = f"{available / 2**30:.1f} GiB of memory are left for the page cache"
@@ -231,8 +231,8 @@ def _cores(training: Training, workers: Workers | None = None) -> Found:
     if queued >= thresholds.part:
         text = f"workers are ready to run and have no processor {queued:.0%} of the time"
         return Cause.CPU, (Evidence("runnable", queued, text),)
-    idle = training.system(lambda one: one.system.idle_cores)
+    idle = training.idle_cores
     if idle is None:
         return _NOTHING
-    text = f"{idle:.1f} of {training.system(lambda one: one.system.cores) or 0.0:g} cores are idle"
+    text = f"{idle:.1f} of {training.cores or 0.0:g} cores are idle"
     return (Cause.WORKERS if idle >= thresholds.cores_free else Cause.CPU), (Evidence("idle_cores", idle, text),)

@@ -12,7 +12,7 @@ from iofast.monitor.find import MonitorError
 from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import MomentView
-from iofast.monitor.render.printed import JsonLines, PlainLines
+from iofast.monitor.render.printed import JsonLines, PageReport, PlainLines
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -126,8 +126,6 @@ class Follow:
 
             yield Endpoint(*address(request.prometheus))
         if request.report is not None:
-            from iofast.monitor.render.html_report import PageReport
-
             yield PageReport(request.report)
         if request.once or request.quiet:
             return

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
-from typing import NamedTuple
 
 from iofast.monitor.findings import Bound, Cause, Evidence, StallBounds
 from iofast.monitor.snapshot import Doing, Frame, LoaderFigures, idle_of
@@ -32,9 +31,10 @@ class Finding:
 def other_than_input(training: Training, stall: StallBounds) -> Finding:
     """Judge a training that is not proved to be input-bound. The bounds of its stall may leave that open."""
     found = _communication(training) or _throttled(training) or _by_device(training, stall)
-    if found.bound not in _BY_PHASE or (phases := _phases_of(training)) is None:
+    if found.bound not in _BY_PHASE:
         return found
-    return replace(found, evidence=(*found.evidence, phases))
+    by_phase = _named_phases(training.loaders) or _seen_phases(training)
+    return replace(found, evidence=found.evidence + ((by_phase,) if by_phase is not None else ()))
 
 
 def _by_device(training: Training, stall: StallBounds) -> Finding:
@@ -134,7 +134,7 @@ def _by_host(training: Training, host: float) -> Finding | None:
         if (training.frames(Frame.WAITING) or 0.0) > max(syncing, launching):
             return None  # the host waits for something unknown while the device idles
     if syncing >= thresholds.bound and launching <= 3 * syncing:
-        sites = training.syncs()
+        sites = training.syncs
         where = f", most at {sites[0].file}:{sites[0].line} ({sites[0].call})" if sites else ""
         text = f"the training thread {how} {syncing:.0%} of the time{where}"
         return Finding(Bound.SYNC, (Evidence("sync", syncing, text),))
@@ -147,8 +147,7 @@ def _by_host(training: Training, host: float) -> Finding | None:
 def _busy(training: Training, idle: float) -> Finding:
     """The device is at work: limited by its memory, or computing."""
     evidence = [Evidence("device_busy", 1 - idle, f"the device is at work {1 - idle:.0%} of the time")]
-    dram = training.device(lambda device: device.dram_active)
-    tensor = training.device(lambda device: device.tensor_active)
+    dram, tensor = training.dram_active, training.tensor_active
     if dram is not None:
         evidence.append(Evidence("dram_active", dram, f"its memory is read or written {dram:.0%} of the time"))
         if dram >= 0.70 and tensor is not None and tensor < training.thresholds.half:  # as XProf
@@ -156,39 +155,29 @@ def _busy(training: Training, idle: float) -> Finding:
     return Finding(Bound.COMPUTE, tuple(evidence))
 
 
-class StepPhases(NamedTuple):
-    """Phases of `meter.step` of one loader: shares of a step, the largest first; {} without phases."""
-
-    shares: dict[str, float]
-    on_device: bool  # timed by the device's clock
-
-
-def step_phases(loaders: Iterable[LoaderFigures]) -> StepPhases:
-    """Of several loaders with phases, the one whose steps took most of the time counts."""
+def _named_phases(loaders: Iterable[LoaderFigures]) -> Evidence | None:
+    """Phases of `meter.step`; of several loaders with phases, the one whose steps took most of the time counts."""
     reports = defaultdict[str, list[LoaderFigures]](list)
     for one in loaders:
         if one.phases and one.step_s:
             reports[one.name].append(one)
     times = {name: fsum((one.step_s or 0.0) * one.batches for one in each) for name, each in reports.items()}
     if not times:
-        return StepPhases({}, on_device=False)
+        return None
     longest = max(sorted(times), key=times.__getitem__)
-    parts, time_s = reports[longest], times[longest]
-    names = {name for one in parts for name in one.phases}
-    shares = {name: fsum(one.phases.get(name, 0.0) for one in parts) / time_s for name in names}
-    order = sorted(shares.items(), key=lambda phase: (-phase[1], phase[0]))
-    return StepPhases(dict(order), on_device=any(one.phases_on_device for one in parts))
+    parts, names = reports[longest], {name for one in reports[longest] for name in one.phases}
+    shares = [(fsum(one.phases.get(name, 0.0) for one in parts) / times[longest], name) for name in names]
+    shown = sorted((-share, name) for share, name in shares if share >= 0.005)[:_MOST]
+    if not shown:
+        return None
+    (most, first), *others = shown
+    rest = "".join(f", {name} {-share:.0%}" for share, name in others)
+    clock = " (by the device's clock)" if any(one.phases_on_device for one in parts) else ""
+    return Evidence("step_phases", -most, f"{first} takes {-most:.0%} of a step{rest}{clock}")
 
 
-def _phases_of(training: Training) -> Evidence | None:
-    """Time by phase of a step as evidence. Stacks show none of a device's time."""
-    shares, on_device = step_phases(training.loaders)
-    named = [(name, share) for name, share in shares.items() if share >= 0.005][:_MOST]
-    if named:
-        (first, most), *others = named
-        rest = "".join(f", {name} {share:.0%}" for name, share in others)
-        clock = " (by the device's clock)" if on_device else ""
-        return Evidence("step_phases", most, f"{first} takes {most:.0%} of a step{rest}{clock}")
+def _seen_phases(training: Training) -> Evidence | None:
+    """The same by stacks, which show none of a device's time."""
     frames = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER)
     seen = sorted(((training.frames(frame) or 0.0, frame.value) for frame in frames), reverse=True)
     seen = [(share, name) for share, name in seen if share >= training.thresholds.notice]

@@ -1,16 +1,24 @@
-"""Phase of each interval. Only TRAINING counts towards a verdict; all phases are reported.
+"""Phase of each interval, and where the time of a whole run went.
 
-Stacks name the phase. Without them a stopped process is paused, an interval in which new workers replace others is
-between epochs, and intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
+Only TRAINING counts towards a verdict; all phases are reported. Stacks name the phase. Without them a stopped process
+is paused, an interval in which new workers replace others is between epochs, and intervals at the beginning that idle
+much more than later ones, or have no workers yet, are warm-up.
+
+A verdict rests on a window of intervals. Before intervals fall out of it their older half is summed up: each has the
+phase that the whole window gives it, and intervals of training have the stall that they show together.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import fsum
 from statistics import median
 
-from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, workers_of
+from iofast.monitor.bounds import exposed
+from iofast.monitor.findings import Band, Phase
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, own_devices, workers_of
 from iofast.monitor.thresholds import THRESHOLDS
+from iofast.monitor.training import Training
 
 _BY_FRAMES = (
     (Frame.COMPILE, Phase.WARM_UP),
@@ -118,3 +126,85 @@ def _imports(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> int:
             break
         count = at + 1 if looked else count
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class RunSums:
+    """Where the time since watching began went: parts of `seconds`, as shares.
+
+    `computed` is training without the wait for batches, `waited` that wait. `lost_gpu_hours` counts the job's devices
+    while they waited for batches, for a start, or for a checkpoint, or were paused; None without a device.
+    """
+
+    seconds: float
+    computed: Band
+    waited: Band
+    start_up: float
+    epoch_starts: float
+    validation: float
+    checkpoints: float
+    paused: float
+    devices: int
+    lost_gpu_hours: Band | None
+
+
+class Ledger:
+    """Sums of one job. Of the newest snapshots, which are in a window, `_unsummed` are not in `_past` yet."""
+
+    def __init__(self) -> None:
+        self._past, self._waited = dict.fromkeys(Phase, 0.0), Band(0.0, 0.0)  # seconds
+        self._unsummed = 0
+
+    def before_adding(self, window: deque[Snapshot]) -> None:
+        """Must be called before each snapshot is added to `window`: its oldest snapshot may then fall out."""
+        if self._unsummed == window.maxlen:
+            older = (self._unsummed + 1) // 2
+            self._past, self._waited = self._with(window, 0, older)
+            self._unsummed -= older
+        self._unsummed += 1
+
+    def sums(self, window: deque[Snapshot]) -> RunSums:
+        """Sums since watching began."""
+        spent, waits = self._with(window, len(window) - self._unsummed, len(window))
+        seconds = fsum(spent.values())
+        share = {phase: its / max(seconds, 1e-9) for phase, its in spent.items()}
+        waited, training = Band(waits.low / max(seconds, 1e-9), waits.high / max(seconds, 1e-9)), share[Phase.TRAINING]
+        idle = share[Phase.WARM_UP] + share[Phase.BETWEEN] + share[Phase.CHECKPOINT] + share[Phase.PAUSED]
+        devices = max((len(own_devices(one.devices)) for one in window), default=0)
+        hours = devices * seconds / 3600
+        return RunSums(
+            seconds=seconds,
+            computed=Band(training - waited.high, training - waited.low),
+            waited=waited,
+            start_up=share[Phase.WARM_UP],
+            epoch_starts=share[Phase.BETWEEN],
+            validation=share[Phase.VALIDATION],
+            checkpoints=share[Phase.CHECKPOINT],
+            paused=share[Phase.PAUSED],
+            devices=devices,
+            lost_gpu_hours=Band(hours * (idle + waited.low), hours * (idle + waited.high)) if devices else None,
+        )
+
+    def _with(self, window: Sequence[Snapshot], start: int, stop: int) -> tuple[dict[Phase, float], Band]:
+        """The past, and the snapshots from `start` to `stop`, by the phases that the whole window shows."""
+        found = list(zip(window, phases(window), strict=True))[start:stop]
+        spent, waited = _spent([one for one, _ in found], [phase for _, phase in found])
+        both = {phase: its + spent.get(phase, 0.0) for phase, its in self._past.items()}
+        return both, Band(self._waited.low + waited.low, self._waited.high + waited.high)
+
+
+def _spent(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> tuple[dict[Phase, float], Band]:
+    """Seconds in each phase, and of the wait in training."""
+    training = Training([one for one, phase in zip(snapshots, found, strict=True) if phase is Phase.TRAINING])
+    reported, spent = Training(snapshots), seconds_by_phase(snapshots, found)
+    if reported.starts is not None:  # how long the starts of epochs took, in which intervals soever
+        starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
+        # Before the interval in which the first start of an epoch was reported it looked like warm-up.
+        first = next((max(0.0, start - length) for start, length in starts if start), 0.0)
+        spent[Phase.WARM_UP] = max(0.0, spent.get(Phase.WARM_UP, 0.0) - first)
+        others = fsum(its for phase, its in spent.items() if phase not in (Phase.TRAINING, Phase.BETWEEN))
+        spent[Phase.BETWEEN] = min(reported.starts * reported.seconds, reported.seconds - others)
+    rest = max(0.0, reported.seconds - fsum(its for phase, its in spent.items() if phase is not Phase.TRAINING))
+    stall = exposed(training) if training.snapshots else None
+    waited = Band(0.0, 1.0) if stall is None else stall
+    return {**spent, Phase.TRAINING: rest}, Band(rest * waited.low, rest * waited.high)

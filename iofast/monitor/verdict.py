@@ -12,13 +12,12 @@ The order of decisions:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from iofast.monitor.advice import advise
-from iofast.monitor.bounds import exposed
+from iofast.monitor.bounds import evidence_of, exposed, interference
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.interference import evidence_of, interference
 from iofast.monitor.limits import Finding, other_than_input
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.situation import Situation
@@ -37,8 +36,10 @@ def classify(
     `before` is the job's last verdict: another one has to exceed its thresholds by a margin.
     """
     last = before.bound if before is not None and before.bound.sure and before.bound is not Bound.STALLED else None
-    case = _case(snapshots, thresholds, last)
+    case = _Case(snapshots, thresholds, last)
     verdict = _decide(case)
+    if not verdict.bound.sure or verdict.bound is Bound.STALLED:
+        return verdict
     based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
     now = Situation(case.every, based_on, verdict)
     predicted = what_if(now)
@@ -60,42 +61,27 @@ _BUSY = frozenset({Bound.COMPUTE, Bound.MEMORY})  # verdicts on a device that ha
 _IDLING = frozenset({Bound.TRANSFER, Bound.LAUNCH, Bound.SYNC})  # and on one that does
 
 
-@dataclass(frozen=True, slots=True)
 class _Case:
     """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins.
 
     `training` and `both` have a bound that leans towards `last`, the last verdict.
     """
 
-    every: Training
-    training: Training
-    both: Training
-    spent: dict[Phase, float]  # seconds by phase
-    last: Bound | None
+    def __init__(self, snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> None:
+        phase_of = phases(snapshots)
+        by = thresholds.margin if last in _BUSY else -thresholds.margin if last in _IDLING else 0.0
+        leaning = replace(thresholds, bound=min(thresholds.severe, max(thresholds.notice, thresholds.bound + by)))
 
-    @property
-    def short_epochs(self) -> bool:
-        """Whether most intervals have the start of an epoch in them."""
-        return self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
+        def of(*which: Phase) -> Training:
+            chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
+            return Training(chosen, leaning)
 
-
-def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> _Case:
-    phase_of = phases(snapshots)
-    by = thresholds.margin if last in _BUSY else -thresholds.margin if last in _IDLING else 0.0
-    leaning = replace(thresholds, bound=min(thresholds.severe, max(thresholds.notice, thresholds.bound + by)))
-
-    def of(*which: Phase) -> Training:
-        chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
-        return Training(chosen, leaning)
-
-    case = _Case(
-        every=Training(snapshots, thresholds),
-        training=of(Phase.TRAINING),
-        both=of(Phase.TRAINING, Phase.BETWEEN),
-        spent=seconds_by_phase(snapshots, phase_of),
-        last=last,
-    )
-    return replace(case, training=case.both) if case.short_epochs else case
+        self.last, self.every = last, Training(snapshots, thresholds)
+        self.spent = seconds_by_phase(snapshots, phase_of)
+        # Whether most intervals have the start of an epoch in them.
+        self.short_epochs = self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
+        self.both = of(Phase.TRAINING, Phase.BETWEEN)
+        self.training = self.both if self.short_epochs else of(Phase.TRAINING)
 
 
 def _decide(case: _Case) -> Verdict:
@@ -152,9 +138,7 @@ def _nothing_trains(case: _Case) -> str | None:
     paused = case.spent.get(Phase.PAUSED, 0.0)
     if paused > 0.5 * every.seconds:
         return f"the process was stopped for {paused:.0f} of {every.seconds:.0f} s"
-    busy = every.device(lambda device: device.busy)
-    if busy is None and every.idle is not None:
-        busy = 1.0 - every.idle
+    busy = 1.0 - every.idle if every.busy is None and every.idle is not None else every.busy
     least = thresholds.idle_cpu if every.stacks else 0.1 * thresholds.idle_cpu
     if every.cpu >= least or (busy or 0.0) >= _IDLE_BUSY or every.steps or every.trains:
         return None
@@ -224,13 +208,12 @@ def _general(training: Training, stall: StallBounds | None, site: WaitSite | Non
         evidence.append(Evidence("stall", stall.middle, f"{what} {span} of the time"))
     if site is not None:
         evidence.append(Evidence("waits_at", site.share, waiting(site)))
-    cores = training.system(lambda one: one.system.cores)
+    cores = training.cores
     of = "" if cores is None else f" of {cores:g}"
-    sm, tensor = training.device(lambda one: one.sm_active), training.device(lambda one: one.tensor_active)
     figures = (
         ("device_idle", training.idle, "the device runs nothing {:.0%} of the time"),
-        ("sm_active", sm, "{:.0%} of the SMs are at work"),
-        ("tensor_active", tensor, "tensor cores are at work {:.0%} of the time"),
+        ("sm_active", training.sm_active, "{:.0%} of the SMs are at work"),
+        ("tensor_active", training.tensor_active, "tensor cores are at work {:.0%} of the time"),
         ("main_cpu", training.main_cpu if cores else None, f"the training process uses {{:.2f}}{of} cores"),
     )
     evidence += [Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None]

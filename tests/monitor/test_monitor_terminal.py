@@ -26,11 +26,11 @@ from test_monitor_views import shows, texts
 
 from iofast.errors import TargetError
 from iofast.monitor.findings import Advice, Band, Interference, Prediction
-from iofast.monitor.render.html_report import PageReport, html
+from iofast.monitor.phases import RunSums
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.printed import PageReport, html
 from iofast.monitor.snapshot import Doing, Job, Looks
-from iofast.monitor.sums import RunSums
 
 SCREENS = Path(__file__).with_name("screens.txt")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread, training, worker, workers
 
 from iofast.monitor.advice import advise
+from iofast.monitor.bounds import interference
 from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
-from iofast.monitor.interference import interference
 from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WorkerTask
 from iofast.monitor.training import Training

@@ -50,13 +50,11 @@ _FREES_CORES = (*_PACKING, "fastloader")  # advice that takes the loader's work 
 
 
 def advise(now: Situation, predicted: Sequence[Prediction] = ()) -> tuple[Advice, ...]:
-    """Advice on a verdict: the largest gain first, then what changes no accuracy; none on unknown, idle and stalled.
+    """Advice on a verdict: the largest gain first, then what changes no accuracy.
 
     A predicted gain replaces its upper bound.
     """
     bound, gains = now.verdict.bound, {one.name: one.high for one in predicted}
-    if not bound.sure or bound is Bound.STALLED:
-        return ()
     judged = (bound, now.verdict.cause) if bound is Bound.INPUT else (bound,)
     found = [one for rule, on in RULES.items() if not set(judged).isdisjoint(on) and (one := rule(now)) is not None]
     advice = [replace(one, gain=gains.get(_PREDICTED.get(one.name, ""), one.gain)) for one in found]

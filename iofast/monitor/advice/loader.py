@@ -83,18 +83,16 @@ def fastloader(now: Situation) -> Advice | None:
 
 def _fastloader_lines(now: Situation, *, packed: bool) -> str:
     """The lines that make a FastLoader, with the names of the program's own source."""
-    source = now.last.source if now.last is not None else None
-    own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
+    own = now.last.source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
     options = ", shuffle=True" * own.shuffle + ", drop_last=True" * own.drop_last
-    options += ', device="cuda"' * bool(now.last is not None and now.last.devices)
-    data = json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False)
-    command = "COMMAND" if now.last is None else now.last.job.command
+    options += ', device="cuda"' * bool(now.last.devices)
+    data = json.dumps("train.lmdb" if packed else now.last.image_root or "FOLDER", ensure_ascii=False)
     return pasted(
         "from iofast import FastDataset, FastLoader, transforms as T",
         f"{own.dataset} = FastDataset({data})",
         f"{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},",
         f"    transform=T.train({own.side}), dtype=torch.float32)",
-        f"# or, without editing, where Pillow opens JPEGs: iofast run -- {command}",
+        f"# or, without editing, where Pillow opens JPEGs: iofast run -- {now.last.job.command}",
     )
 
 
@@ -171,14 +169,14 @@ def persistent_workers(now: Situation) -> Advice | None:
 
 def page_cache(now: Situation) -> Advice | None:
     """Read once before training what memory can hold; where it cannot, make it smaller."""
-    available = now.training.system(lambda one: one.system.memory_available)
+    available = now.training.memory_available
     seen = now.verdict.figure("uncached", "major_faults", "worker_disk")
     if seen is None:
         return None
     faults = seen.name == "major_faults"
     share = f" ({seen.value:.0f} faults a second)" if faults else f" to {seen.value:.0%}"
     left = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
-    folder = now.image_root or (now.last.data_folder if now.last is not None else None) or "train.lmdb"
+    folder = now.last.image_root or now.last.data_folder or "train.lmdb"
     what, change = "read it once before training", f"find {shlex.quote(folder)} -type f -exec cat {{}} + > /dev/null"
     if available is not None and available < now.thresholds.memory_short:
         what, change = "make it smaller", now.packing

@@ -24,7 +24,7 @@ def other_programs(now: Situation) -> Advice | None:
 
 def cpu_quota(now: Situation) -> Advice | None:
     """Not if no thread waits for it."""
-    waited, cores = now.training.throttled, now.training.system(lambda one: one.system.cores) or 1.0
+    waited, cores = now.training.throttled, now.training.cores or 1.0
     if waited < now.thresholds.bound:
         return None
     text = f"The cgroup's quota of {cores:g} cores kept threads waiting {waited:.0%} of the time."
@@ -77,7 +77,7 @@ def pin_memory(now: Situation) -> Advice | None:
 
 def sync(now: Situation) -> Advice | None:
     """Not if the line is unknown."""
-    site = next(iter(now.training.syncs()), None)
+    site = next(iter(now.training.syncs), None)
     if site is None:
         return None
     place = f"{site.file}:{site.line}"
@@ -110,8 +110,7 @@ def _host_idle(now: Situation) -> float:
 
 def mixed_precision(now: Situation) -> Advice | None:
     """Only if SMs are at work while tensor cores rest."""
-    tensor = now.training.device(lambda device: device.tensor_active)
-    active = now.training.device(lambda device: device.sm_active) or 0.0
+    tensor, active = now.training.tensor_active, now.training.sm_active or 0.0
     if tensor is None or tensor >= 0.05 or active < now.thresholds.half:
         return None
     text = f"{active:.0%} of the SMs are at work and the tensor cores rest."

@@ -3,7 +3,6 @@
 moment                      the model: numbers of an interval, a verdict, the history of a job
 wording                     a verdict as sentences; text of others made harmless
 screen, layout              for people: a live screen
-html_report                 for people: one HTML page without scripts and network, with the screen's lines
-printed                     plain lines, and JSON for programs
+printed                     plain lines, JSON for programs, and one HTML page without scripts and network
 prometheus                  for programs
 """

@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass, field, replace
 from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
 from iofast.monitor.findings import Band, Bound, Cause, Verdict
+from iofast.monitor.phases import RunSums
 from iofast.monitor.snapshot import Job, Snapshot, own_devices
-from iofast.monitor.sums import RunSums
 from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training, mean, total
 

@@ -6,9 +6,9 @@ from tqdm import tqdm
 
 from iofast import errors
 from iofast.monitor.findings import Advice, Band, Bound, Cause, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.phases import RunSums
 from iofast.monitor.render.moment import Moment, Span
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, Tier, own_devices
-from iofast.monitor.sums import RunSums
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
