@@ -13,18 +13,19 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from iofast.commands import foreign
 from iofast.commands.text import count, size, table
-from iofast.containers.base import Located, Reader
+from iofast.containers.base import Reader
 from iofast.containers.located import steps
 from iofast.errors import IofastError, UnfinishedError, plain
 from iofast.kernel import read_header
@@ -33,7 +34,6 @@ from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
 BINS = 8
 BAR = 32  # characters; with the longest label and count this makes 80 columns
-_BLOCKS = " ▏▎▍▌▋▊▉█"  # eighths of a character
 Bin = list[float]  # low, high, count of the values from low to below high; the last bin includes high
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # shown in the text
@@ -137,38 +137,30 @@ def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     if not len(reader):
         return None, {}
     slices = [reader.columns(indices) for indices in steps(0, len(reader))]
-    values, counts = np.unique(np.concatenate([part.label for part in slices]), return_counts=True)
+    label, length, width, height = (
+        np.concatenate([getattr(part, name) for part in slices]) for name in ("label", "length", "width", "height")
+    )
+    values, counts = np.unique(label, return_counts=True)
     labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
     field = image_field(tuple(reader.manifest.fields))
     if field is None:
         return None, labels
-    length = np.concatenate([part.length for part in slices]).astype(np.int64)
-    fields = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in reader.manifest.fields]
     images: dict[str, Any] = {
         "field": field,
-        "fields": fields,
-        "bytes": int(length.sum()),
+        "fields": [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in reader.manifest.fields],
+        "bytes": int(length.sum(dtype=np.int64)),
         "bytes_mean": float(length.mean()),
     }
-    for name in ("width", "height"):
-        column = np.concatenate([getattr(part, name) for part in slices])
-        known = column[column > 0]
-        if known.size:
+    for name, column in (("width", width), ("height", height)):
+        if (known := column[column > 0]).size:
             images[name] = {"min": int(known.min()), "median": float(np.median(known)), "max": int(known.max())}
-    images["histograms"] = _histograms(slices, length)
-    return images, labels
-
-
-def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
-    """Return histograms of the shorter side (pixels), of width over height, and of bytes."""
-    width = np.concatenate([part.width for part in slices]).astype(np.float64)
-    height = np.concatenate([part.height for part in slices]).astype(np.float64)
-    known = (width > 0) & (height > 0)
-    return {
-        "shorter_side": histogram(np.minimum(width, height)[known]),
-        "aspect": histogram(width[known] / height[known]),
+    sized = (width > 0) & (height > 0)
+    images["histograms"] = {
+        "shorter_side": histogram(np.minimum(width, height)[sized].astype(np.float64)),  # pixels
+        "aspect": histogram(width[sized] / height[sized]),
         "bytes": histogram(length[length > 0].astype(np.float64)),
     }
+    return images, labels
 
 
 def restart_intervals(reader: Reader) -> dict[str, Any] | None:
@@ -199,7 +191,7 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     for name, title, shown in _HISTOGRAMS if facts["images"] else ():
         if bins := facts["images"]["histograms"][name]:
             console.print("", Text(title, "bold"), sep="\n")
-            console.print("\n".join(bars(bins, shown)), markup=False, overflow="ignore", crop=False)
+            console.print(bars(bins, shown))
     if facts["classes"] or facts["labels"]:
         if facts["classes"]:
             rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
@@ -275,14 +267,14 @@ def histogram(values: NDArray[np.float64], bins: int = BINS) -> list[Bin]:
     return [[float(a), float(b), int(n)] for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
 
 
-def bars(bins: Sequence[Bin], shown: Any) -> list[str]:
-    """Return one line for each bin; `shown` formats an edge."""
-    labels = [shown(low) if low == high else f"{shown(low)} – {shown(high)}" for low, high, _ in bins]
-    width = max(map(len, labels), default=0)
-    most, total = max((here for *_, here in bins), default=1) or 1, sum(here for *_, here in bins) or 1
-    lines = []
-    for label, (_, _, here) in zip(labels, bins, strict=True):
-        eighths = max(round(here / most * BAR * 8), 1) if here else 0
-        bar = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
-        lines.append(f"  {label:>{width}} {bar:<{BAR}} {int(here):>11,} {here / total:>4.0%}")
-    return lines
+def bars(bins: Sequence[Bin], shown: Callable[[float], str]) -> Table:
+    """Return a table with a row for each bin; `shown` formats an edge."""
+    table = Table.grid(padding=(0, 1))
+    for justify in ("right", "left", "right", "right"):
+        table.add_column(justify=justify)
+    most, total = max(here for *_, here in bins), sum(here for *_, here in bins)
+    for low, high, here in bins:
+        edges = shown(low) if low == high else f"{shown(low)} – {shown(high)}"
+        least = most / (8 * BAR) if here else 0.0  # an eighth of a character
+        table.add_row(f"  {edges}", Bar(most, 0, max(here, least), width=BAR), f"{int(here):,}", f"{here / total:.0%}")
+    return table
