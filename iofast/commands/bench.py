@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iofast import transforms as T
+from iofast.commands.parser import add_output
 from iofast.commands.text import count, table
 from iofast.errors import OptionError, plain
 from iofast.machine import cores
@@ -77,8 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", metavar="DEVICE", help="where batches go, such as cuda (default: cpu)")
     add("--step", type=float, metavar="MS", help="a step to run beside the loader (default: 5 with a GPU)")
     add("--pixels", choices=("exact", "fast"), default="exact", help="as FastLoader's (default: exact)")
-    add("--json", action="store_true", help="print JSON")
-    add("--quiet", action="store_true", help="print images/s only, one line for each number of workers")
+    add_output(parser, quiet="print images/s only, one line for each number of workers")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ Exit status: 0, or 1 if something that iofast cannot work without is missing or 
 """
 
 import argparse
-import json
 import os
 import platform
 import resource
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast import machine
-from iofast.commands.text import size
+from iofast.commands.parser import add_output
+from iofast.commands.text import answer, size
 from iofast.version import __version__
 
 _STYLES = {"ok": "green", "note": "", "missing": "yellow", "broken": "bold red"}
@@ -46,17 +46,13 @@ Facts = Iterator[tuple[str, ...]]  # checks without their group
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if nothing is broken")
+    add_output(parser, quiet="print nothing; exit status 0 if nothing is broken")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks; exit status 1 if something indispensable is broken."""
     results = checks()
-    if args.json:
-        print(json.dumps({"version": 1, "checks": [check._asdict() for check in results]}))
-    elif not args.quiet:
-        _show(results)
+    answer(args, {"checks": [check._asdict() for check in results]}, lambda: _show(results))
     return int(any(check.state == "broken" for check in results))
 
 
@@ -89,11 +85,10 @@ def checks() -> list[Check]:
         "GPU": _gpu,
         "machine": _machine,
     }
-    found = []
+    found: list[Check] = []
     for group, facts in groups.items():
         try:
-            for fact in facts():
-                found.append(Check(group, *fact))
+            found.extend(Check(group, *fact) for fact in facts())  # those before an error stay
         except Exception as error:  # a broken library can raise anything on import
             found.append(Check(group, "this group", _first_line_of(error), "broken"))
     return found

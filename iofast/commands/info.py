@@ -9,7 +9,6 @@ examples:
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections import Counter
@@ -23,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iofast.commands import foreign
-from iofast.commands.text import count, size, table
+from iofast.commands.parser import add_foreign, add_output, foreign_options
+from iofast.commands.text import answer, count, say, size, table
 from iofast.containers.base import Reader
 from iofast.containers.located import steps
 from iofast.errors import IofastError, UnfinishedError, plain
@@ -49,31 +48,22 @@ _HISTOGRAMS = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, with every class")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if PATH can be read")
+    add_foreign(parser)
+    add_output(parser, "print JSON, with every class", "print nothing; exit status 0 if PATH can be read")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the contents of `args.path`."""
     try:
-        with open_reader(args.path, foreign.options(args)) as reader:
+        with open_reader(args.path, foreign_options(args)) as reader:
             facts = describe(reader, args.path)
     except UnfinishedError:
         parts = _unfinished(args.path)
         if parts is None or args.quiet:
             raise
-        print(json.dumps({"version": 1, "path": args.path, "unfinished": parts}) if args.json else _words(parts))
+        answer(args, {"path": args.path, "unfinished": parts}, lambda: say(_words(parts)))
         return 1
-    if args.json:
-        print(json.dumps(facts))  # not sorted: classes are in the order of their numbers
-    elif not args.quiet:
-        # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
-        has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console(highlight=False, width=None if has_width else _WIDE)
-        with console.capture() as shown:
-            _show(facts, console)
-        print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    answer(args, facts, lambda: _show(facts))
     return 0
 
 
@@ -104,7 +94,6 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     images, labels = _columns(reader)
     classes = manifest.classes
     return {
-        "version": 1,
         "path": path,
         "container": reader.container,
         "count": manifest.count,
@@ -178,7 +167,16 @@ def restart_intervals(reader: Reader) -> dict[str, Any] | None:
     return {"sampled": count, "jpegs": jpegs, "share": share, "intervals": marked} if jpegs else None
 
 
-def _show(facts: dict[str, Any], console: Console) -> None:
+def _show(facts: dict[str, Any]) -> None:
+    # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, width=None if has_width else _WIDE)
+    with console.capture() as shown:
+        _print(facts, console)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+
+
+def _print(facts: dict[str, Any], console: Console) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -22,7 +22,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands.parser import add_option
+from iofast.commands.parser import add_option, given
 from iofast.errors import IofastError, OptionError, because, one_line
 from iofast.monitor.request import GROUPS, Request
 from iofast.option import options_of
@@ -57,10 +57,8 @@ def _request(args: argparse.Namespace) -> Request:
         raise OptionError(f"a program goes behind --: iofast monitor -- {program[0]} (a process: --pid N)")
     if program == ("--",):
         raise OptionError("-- expects a program and its arguments behind it, found nothing")
-    given = {each.name: getattr(args, each.name) for each in options_of([Request]) if hasattr(args, each.name)}
-    if "pids" in given:
-        given["pids"] = tuple(given["pids"])
-    return Request(**given, program=program[1:])
+    named = given(args, [Request])
+    return Request(**named | {"pids": tuple(named.get("pids", ())), "program": program[1:]})
 
 
 def _compare(request: Request) -> int:

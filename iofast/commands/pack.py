@@ -50,8 +50,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands import foreign
-from iofast.commands.parser import add_option
+from iofast.commands.parser import add_foreign, add_option, add_output, foreign_options, given
 from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
@@ -79,9 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         for each in command_line(fields):
             more = {"action": _Shares} if each.name == "split" else {}
             add_option(parser if each.name in _FIRST else groups[title], each, **more)
-    foreign.add_options(groups["samples"])
-    groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
-    groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
+    add_foreign(groups["samples"])
+    add_output(groups["running"], "print the report as JSON", "no progress bar, no summary")
 
 
 class _Shares(argparse.Action):
@@ -90,10 +88,6 @@ class _Shares(argparse.Action):
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
-
-
-_OF_FOREIGN = ("names", "labels_from")
-_NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", "quiet", *_OF_FOREIGN)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -124,8 +118,7 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.progress import PackProgress
     from iofast.packing.run import run as pack
 
-    named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
-    options = PackOptions(**named, foreign=foreign.options(args))
+    options = PackOptions(**given(args, GROUPS.values()), foreign=foreign_options(args))
     progress = PackProgress(visible=not args.quiet, name=f"iofast {args.command}", typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
         return pack(args.source, args.target, options, progress, pool)

@@ -3,11 +3,12 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, Literal, NoReturn
 
 from iofast.errors import OptionError, did_you_mean
+from iofast.option import options_of
 
 # `max_errors=3` as in Python, and words that can only be names (`max_errors`), but not in paths or quotes
 _KEYWORD = re.compile(r"""(?<![\w./'"=,-])([a-z][a-z_]*)(=True\b|=|(?![\w./=-]))""")
@@ -31,6 +32,11 @@ def add_option(group: argparse._ActionsContainer, each: Field[Any], **more: Any)
     flag = about.get("flag") or f"--{each.name.replace('_', '-')}"
     more |= {"metavar": about["metavar"]} if about["metavar"] else {}
     group.add_argument(flag, dest=each.name, help=about["text"].replace("%", "%%"), **kind, **more)
+
+
+def given(args: argparse.Namespace, groups: Iterable[type]) -> dict[str, Any]:
+    """The values of those options of dataclasses that were given."""
+    return {each.name: getattr(args, each.name) for each in options_of(groups) if hasattr(args, each.name)}
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,3 +101,40 @@ def refuse_beside(args: argparse.Namespace, one: str, others: Sequence[str]) -> 
     used = [name for name in others if getattr(args, name) is not None and getattr(args, name) is not False]
     if getattr(args, one) is not None and used:
         raise OptionError(f"{used[0]}= has no effect: expected none beside {one}=, found both; leave one of them out")
+
+
+def add_output(group: argparse._ActionsContainer, json: str = "print JSON", quiet: str = "print nothing") -> None:
+    """Add `--json` and `--quiet`, with their help."""
+    for flag, text in (("--json", json), ("--quiet", quiet)):
+        group.add_argument(flag, action="store_true", default=False, help=text)
+
+
+def add_foreign(group: argparse._ActionsContainer) -> None:
+    """Add `--names` and `--labels-from`, the meaning of another program's files."""
+    group.add_argument(
+        "--names",
+        metavar="OURS=THEIRS,…",
+        default=None,
+        help="names in another program's files: image=photo,label=json/category,seg.png=mask/encoded",
+    )
+    group.add_argument(
+        "--labels-from",
+        type=int,
+        choices=(0, 1),
+        metavar="N",
+        default=None,
+        help="the number of its first class: 1 if 0 means background, as in ImageNet's TFRecords (default 0)",
+    )
+
+
+def foreign_options(args: argparse.Namespace) -> Mapping[str, Any] | None:
+    """Return the options for `open_reader`, None if there are none. Raises `OptionError`."""
+    options: dict[str, Any] = {}
+    if args.names is not None:
+        pairs = [[word.strip() for word in pair.partition("=")] for pair in args.names.split(",")]
+        if not all(ours and theirs for ours, _, theirs in pairs) or len({ours for ours, _, _ in pairs}) < len(pairs):
+            raise OptionError(f"names must be pairs with commas, as in image=photo,label=class, found {args.names!r}")
+        options["names"] = {ours: theirs for ours, _, theirs in pairs}
+    if args.labels_from is not None:
+        options["label_base"] = args.labels_from
+    return options or None

@@ -1,10 +1,12 @@
-"""Output of commands: lines that a name in a file cannot break, tables, and readable numbers."""
+"""Output of commands: JSON, lines that a name in a file cannot break, tables, and readable numbers."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from iofast.errors import plain
 
@@ -12,6 +14,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def answer(args: argparse.Namespace, facts: Mapping[str, Any], show: Callable[[], object]) -> None:
+    """Print `facts` as JSON, let `show` print them as text, or do nothing, as `--json` and `--quiet` say."""
+    if args.json:
+        print(json.dumps({"version": 1, **facts}))
+    elif not args.quiet:
+        show()
 
 
 def say(*lines: object, on_stderr: bool = False) -> None:

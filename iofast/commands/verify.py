@@ -15,7 +15,7 @@ import argparse
 import json
 
 from iofast.checking import Verification, verify
-from iofast.commands import foreign
+from iofast.commands.parser import add_foreign, add_output, foreign_options
 from iofast.commands.text import count, say, size
 from iofast.errors import IofastError, OptionError
 from iofast.packing.progress import PackProgress
@@ -26,9 +26,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="CONTAINER", nargs="+", help="a container, or a folder of images")
     parser.add_argument("--no-decode", action="store_true", help="decode no image")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one per usable core)")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each container, a line each")
-    parser.add_argument("--quiet", action="store_true", help="print problems only, on stderr")
+    add_foreign(parser)
+    add_output(parser, "print one JSON object for each container, a line each", "print problems only, on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +62,7 @@ def _verify(path: str, args: argparse.Namespace) -> Verification:
             path,
             decode=not args.no_decode,
             workers=args.workers,
-            foreign=foreign.options(args),
+            foreign=foreign_options(args),
             begin=lambda records: bar.begin(records, 0),
             progress=bar.step,
         )
