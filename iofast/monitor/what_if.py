@@ -34,6 +34,7 @@ _MOST_WORKERS = 64
 _LEAST_CORES = 0.01  # that a loader can have
 _PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
 _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
+FASTER = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)  # work that a FastLoader does faster
 # A FastLoader's processor time as a part of a Pillow DataLoader's: 1/11.4 of packed files, 1/3 of originals
 # (benchmarks/results/load.md). The larger one allows for transforms that are not among those measured.
 _FASTLOADER = (1 / 11.4, 1 / 3)
@@ -98,9 +99,7 @@ def what_if(now: Situation) -> tuple[Prediction, ...]:
     alone = stall is None or not stall.host_wait or beside is not None or now.verdict.cause is Cause.SINGLE
     times, found = times_of(now) if alone else None, []  # else it is unknown how long a step takes alone
     reported = [one.images for one in now.training.loaders if one.images is not None]
-    possible = (_others,) if now.caused_by(Cause.TAKEN) else _CHANGES  # beside others the rest rests on what they leave
-    changes = () if times is None else [one for change in possible for one in change(now, times)]
-    for name, change, after, assumption in changes:
+    for name, change, after, assumption in () if times is None else _changes(now, times):
         rate = after.rate
         if after.notable and rate.width <= rate.middle - 1.0:
             present = sum(reported) / now.training.seconds
@@ -159,68 +158,43 @@ def _sharing(now: Situation, times: Times) -> Times:
     return replace(times, step=alone, cores=times.cores + host, host=host, slowed=slowed)
 
 
-_Change = tuple[str, str, Times, str]  # its name, what to do, the times after it, its assumption
-
-
-def _workers(now: Situation, times: Times) -> Iterator[_Change]:
-    """The fewest workers that are enough, or that use all cores."""
-    after, single = times.enough, now.verdict.cause is Cause.SINGLE
-    if now.verdict.cause is Cause.CPU or (after.count <= times.count and not single):
+def _changes(now: Situation, times: Times) -> Iterator[tuple[str, str, Times, str]]:
+    """Changes that may help: name, what to do, the times after it, the assumption."""
+    cause, size, decoding = now.verdict.cause, now.file_bytes, now.work(*_DECODING)
+    if cause is Cause.TAKEN:  # the rest rests on what the other programs leave
+        alone = replace(times, cores=times.cores + (now.training.taken or 0.0) / now.ranks)
+        yield "others", "the other programs gone", alone, "the loader gets all the cores that they use now"
         return
-    enough = "enough to keep up with the step" if times.step[0] >= times.on_cores else "as many as the cores can run"
-    text = f"{enough}; {now.free_cores or 0.0:.1f} of {now.cores:g} cores are free"
-    yield "workers", f"num_workers={after.count}", after, text
-
-
-def _cores(now: Situation, times: Times) -> Iterator[_Change]:
-    if now.verdict.cause is Cause.CPU:
+    after = times.enough
+    if cause is not Cause.CPU and (after.count > times.count or cause is Cause.SINGLE):
+        keeps_up = times.step[0] >= times.on_cores
+        enough = "enough to keep up with the step" if keeps_up else "as many as the cores can run"
+        text = f"{enough}; {now.free_cores or 0.0:.1f} of {now.cores:g} cores are free"
+        yield "workers", f"num_workers={after.count}", after, text
+    if cause is Cause.CPU:
         grown = replace(times, cores=2 * times.cores, count=2 * times.count)
         text = "the added cores are as fast as the present ones"
         yield "cores", f"twice the cores, num_workers={grown.count}", grown, text
-
-
-def _others(now: Situation, times: Times) -> Iterator[_Change]:
-    alone = replace(times, cores=times.cores + (now.training.taken or 0.0) / now.ranks)
-    yield "others", "the other programs gone", alone, "the loader gets all the cores that they use now"
-
-
-def _storage(now: Situation, times: Times) -> Iterator[_Change]:
-    if now.caused_by(Cause.STORAGE, Cause.PAGE_CACHE):
+    if cause in (Cause.STORAGE, Cause.PAGE_CACHE):
         least, most = times.fetch
         text = "rate and latency both improve, and workers wait for bytes alone"
         yield "storage", "storage twice as fast", replace(times, fetch=(least / 2, most / 2)), text
         text = "the data set fits into memory, and reading from there costs nothing"
         yield "page_cache", "all data in the page cache", replace(times, fetch=(0.0, 0.0)), text
-
-
-def _pack(now: Situation, times: Times) -> Iterator[_Change]:
-    size, decoding = now.file_bytes, now.work(*_DECODING)
-    if size is None or size < 2 * _PACKED or not now.training.work:
-        return
-    shrunk = _PACKED / size
-    left = 1 - decoding * (1 - shrunk)
-    fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
-    smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
-    kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
-    text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
-    yield "pack", now.packing, smaller, text
-
-
-def _fastloader(now: Situation, times: Times) -> Iterator[_Change]:
-    tasks = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
-    if now.fast_loader or now.work(*tasks) < now.thresholds.half:
-        return
-    least, most = _FASTLOADER
-    prep = times.prep[0] * least, times.prep[1] * most
-    faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
-    text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
-    yield "fastloader", "FastLoader with the same transforms", faster, text
-
-
-def _device(now: Situation, times: Times) -> Iterator[_Change]:
+    if size is not None and size >= 2 * _PACKED and now.training.work:
+        shrunk = _PACKED / size
+        left = 1 - decoding * (1 - shrunk)
+        fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
+        smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
+        kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
+        text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
+        yield "pack", now.packing, smaller, text
+    if not now.fast_loader and now.work(*FASTER) >= now.thresholds.half:
+        least, most = _FASTLOADER
+        prep = times.prep[0] * least, times.prep[1] * most
+        faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
+        text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
+        yield "fastloader", "FastLoader with the same transforms", faster, text
     if now.training.devices:
         faster = replace(times, step=(times.step[0] / 2, times.step[1] / 2))
         yield "device", "a device twice as fast", faster, "every step takes half the time"
-
-
-_CHANGES = (_workers, _cores, _storage, _pack, _fastloader, _device)

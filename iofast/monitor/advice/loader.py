@@ -6,7 +6,7 @@ import shlex
 from iofast.monitor.findings import Advice, Cause
 from iofast.monitor.situation import MOST_GAIN, Situation
 from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
-from iofast.monitor.what_if import times_of
+from iofast.monitor.what_if import FASTER, times_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
@@ -59,10 +59,9 @@ def fastloader(now: Situation) -> Advice | None:
     """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
     reading = now.caused_by(*READING)
     packed = pack_resize(now) is not None or (reading and pack(now) is not None)
-    tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
     if now.fast_loader or (reading and not packed):
         return None
-    if not reading and now.training.work and now.work(*tasks) < now.thresholds.work:
+    if not reading and now.training.work and now.work(*FASTER) < now.thresholds.work:
         return None
     if reading:
         why = f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file."
