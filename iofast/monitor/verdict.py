@@ -18,14 +18,12 @@ from iofast.monitor.advice import advise
 from iofast.monitor.bounds import evidence_of, exposed, interference
 from iofast.monitor.causes import find_cause, longest_wait, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.limits import Finding, other_than_input
+from iofast.monitor.limits import Finding, other_than_input, stalled
 from iofast.monitor.phases import phases, seconds_by_phase
-from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
-from iofast.monitor.stalled import stalled
 from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
-from iofast.monitor.what_if import what_if
+from iofast.monitor.what_if import Situation, what_if
 
 
 def classify(

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from iofast.monitor.limits import is_silent
 from iofast.monitor.probe.data_folders import DataFolders
 from iofast.monitor.probe.family import Peers
 from iofast.monitor.probe.loader_source import loader_source, named_paths
@@ -20,7 +21,6 @@ from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
-from iofast.monitor.stalled import is_silent
 from iofast.monitor.thresholds import THRESHOLDS
 
 _MOST_LOOKS: Final = 20.0  # a second

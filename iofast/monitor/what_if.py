@@ -17,20 +17,20 @@ A training that computes on the loader's processors takes `host` of them, so (pr
 its step is longer by the interference, which shrinks with prep.
 """
 
-from __future__ import annotations
-
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
-from iofast.monitor.findings import Band, Bound, Cause, Prediction
-from iofast.monitor.situation import Situation
+from iofast.monitor.findings import Band, Bound, Cause, Prediction, Verdict
 from iofast.monitor.snapshot import WorkerTask
+from iofast.monitor.training import Training
 
 _LATE = 0.10  # of a batch's time, lost where step and loader are nearly equal
 _NOTABLE = 0.05  # a smaller effect is not shown
 _EXPLAINED = 0.7  # of the present time, that a loader's processors and waits must account for
 _MOST_WORKERS = 64
+MOST_GAIN = 20.0  # a larger prediction is a division by almost nothing
 _LEAST_CORES = 0.01  # that a loader can have
 _PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
 _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
@@ -40,6 +40,48 @@ FASTER = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)  
 _FASTLOADER = (1 / 11.4, 1 / 3)
 _MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE, Cause.TAKEN)
 Range = tuple[float, float]  # the least and the most
+
+
+class Situation:
+    """A verdict that names a limit, and its intervals: `every` has all, `training` those that the verdict rests on."""
+
+    def __init__(self, every: Training, training: Training, verdict: Verdict) -> None:
+        self.every, self.training, self.verdict = every, training, verdict
+        self.thresholds = every.thresholds
+        self.last = every.snapshots[-1]  # the newest interval, which knows most of the program and its files
+        stall = verdict.stall
+        self.low = stall.low if stall is not None else 0.0  # the part of the stall that is proved
+        self.wait_gain = gain(self.low)  # of a loader that is never late
+        # Whether training computes on the same processors that its loader has exhausted. A loader that costs next to
+        # nothing leaves them to it, and no gain is known then: a small network on two cores, with a wait of 18 to 23 %,
+        # ran 3.1 times as fast after packing.
+        self.shares_cores = stall is not None and stall.host_wait and self.caused_by(Cause.CPU, Cause.TAKEN)
+        self.relief = None if self.shares_cores else self.wait_gain
+        threads = every.thread_cpu("iofast") is not None
+        self.fast_loader = threads or any(loader.kind == "FastLoader" for loader in every.loaders)
+        self.ranks = 1 + len(self.last.peers)  # on this machine: they share its cores, and each gets the same advice
+        self.cores = (training.cores or 0.0) / self.ranks  # of this rank; 0 if unknown
+        self.free_cores = None if training.idle_cores is None else training.idle_cores / self.ranks
+        looks = sum(one.worker_looks for one in training.stacks)
+        self.starved = 1.0 - training.work_looks / looks if looks else None  # stack samples without work for workers
+        sizes = sorted(one.file_bytes for one in every.snapshots if one.file_bytes is not None)
+        self.file_bytes = sizes[len(sizes) // 2] if sizes else None  # of the images that workers had open
+        # Packs all images smaller; the word FOLDER stands for their folder if it is not certain.
+        folder = "FOLDER" if self.last.image_root is None else shlex.quote(self.last.image_root)
+        self.packing = f"iofast pack {folder} train.lmdb --resize 256"
+
+    def caused_by(self, *causes: Cause) -> bool:
+        """Whether the verdict is input-bound by one of these causes."""
+        return self.verdict.bound is Bound.INPUT and self.verdict.cause in causes
+
+    def work(self, *tasks: WorkerTask) -> float:
+        """Share of these tasks in the workers' work."""
+        return sum(self.training.work.get(task, 0.0) for task in tasks)
+
+
+def gain(removed: float) -> float:
+    """Upper bound of the speed-up of training when this share of its time goes away."""
+    return min(MOST_GAIN, 1.0 / max(1e-9, 1.0 - min(1.0, max(0.0, removed))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +129,7 @@ class Times:
         return (self.prep[1] + self.host) / self.cores
 
     @property
-    def enough(self) -> Times:
+    def enough(self) -> "Times":
         """The same with the fewest workers that keep up with the step, or that use all cores."""
         wanted = 1.1 * (self.prep[1] + self.fetch[1]) / max(self.step[0], self.on_cores)
         return replace(self, count=min(_MOST_WORKERS, ceil(wanted)), beside=True)

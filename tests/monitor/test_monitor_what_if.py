@@ -11,11 +11,10 @@ from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread
 from iofast.monitor.advice import advise
 from iofast.monitor.bounds import interference
 from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
-from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
-from iofast.monitor.what_if import what_if
+from iofast.monitor.what_if import Situation, what_if
 
 
 def predicted(cause: Cause, low: float, high: float, **changes: Any) -> dict[str, Prediction]:

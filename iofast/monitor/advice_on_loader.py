@@ -4,9 +4,8 @@ import json
 import shlex
 
 from iofast.monitor.findings import Advice, Cause
-from iofast.monitor.situation import MOST_GAIN, Situation
 from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
-from iofast.monitor.what_if import FASTER, times_of
+from iofast.monitor.what_if import FASTER, MOST_GAIN, Situation, times_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
