@@ -22,10 +22,9 @@ from typing import NamedTuple
 
 from iofast import machine
 from iofast.commands.parser import add_output
-from iofast.commands.text import answer, size
+from iofast.commands.text import answer, say, size
 from iofast.version import __version__
 
-_STYLES = {"ok": "green", "note": "", "missing": "yellow", "broken": "bold red"}
 _SHM_NEEDED = 1 << 30  # bytes; torch's DataLoader workers put their batches into /dev/shm
 _FILES_NEEDED = 4096  # for a loader over a plain folder, torch's workers and a few hundred shards
 _CAP_SYS_PTRACE = 19  # bit of CapEff, capability.h
@@ -57,23 +56,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(results: list[Check]) -> None:
-    from rich.console import Console  # here: it may be what is missing
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    width = max(len(check.name) for check in results)
     for group, members in groupby(results, key=lambda check: check.group):
-        if table.row_count:
-            table.add_row()
-        table.add_row(Text(group, "bold"))
+        say(group)
         for check in members:
-            table.add_row(f"  {check.name}", Text(check.state, _STYLES[check.state]), Text(check.value))
+            say(f"  {check.name:<{width}}  {check.state:<7}  {check.value}")
             if check.advice:
-                table.add_row("", "", Text(f"-> {check.advice}", "italic"))
-    Console(highlight=False).print(table)
+                say(f"  {'':<{width}}  {'':<7}  -> {check.advice}")
 
 
 def checks() -> list[Check]:

@@ -76,18 +76,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):
-            more = {"action": _Shares} if each.name == "split" else {}
+            more = {"action": "append"} if each.name == "split" else {}
             add_option(parser if each.name in _FIRST else groups[title], each, **more)
     add_foreign(groups["samples"])
     add_output(groups["running"], "print the report as JSON", "no progress bar, no summary")
-
-
-class _Shares(argparse.Action):
-    """Join the values of a repeated option by commas."""
-
-    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,7 +110,10 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.progress import PackProgress
     from iofast.packing.run import run as pack
 
-    options = PackOptions(**given(args, GROUPS.values()), foreign=foreign_options(args))
+    named = given(args, GROUPS.values())
+    if "split" in named:  # it may be given several times
+        named["split"] = ",".join(named["split"])
+    options = PackOptions(**named, foreign=foreign_options(args))
     progress = PackProgress(visible=not args.quiet, name=f"iofast {args.command}", typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
         return pack(args.source, args.target, options, progress, pool)

@@ -62,15 +62,10 @@ def fastloader(now: Situation) -> Advice | None:
         return None
     if not reading and now.training.work and now.work(*FASTER) < now.thresholds.work:
         return None
-    if reading:
-        why = f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file."
-    elif now.shares_cores:
-        why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    else:
-        why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
+    slower = ", and it slows down training, as both share the cores" if now.shares_cores else ""
     return Advice(
         name="fastloader",
-        text=why,
+        text=f"At least {now.low:.0%} of the time is lost to the loader{slower}.",
         change=_fastloader_lines(now, packed=packed or now.file_bytes is None),
         trigger="stall",
         value=now.low,

@@ -47,11 +47,8 @@ def classify(
 def severity(stall: StallBounds | None) -> Severity:
     """Severity by the lower bound of the stall: by what is proved."""
     low = stall.low if stall is not None else 0.0
-    if low >= THRESHOLDS.severe:
-        return Severity.SEVERE
-    if low >= THRESHOLDS.bound:
-        return Severity.BOUND
-    return Severity.NOTICE if low >= THRESHOLDS.notice else Severity.NONE
+    levels = THRESHOLDS.notice, THRESHOLDS.bound, THRESHOLDS.severe
+    return list(Severity)[sum(low >= level for level in levels)]
 
 
 _IDLE_BUSY = 0.01  # of a device, below which nothing trains on it

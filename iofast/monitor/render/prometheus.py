@@ -41,15 +41,15 @@ Metric = tuple[str, tuple[tuple[str, str], ...], float | None]  # name, labels, 
 def exposition(moments: Sequence[Moment]) -> str:
     """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
-    samples: list[Metric] = [("iofast_jobs", (), len(live)), *(one for moment in live for one in _samples(moment))]
-    lines = []
-    for name, words in HELP.items():
-        series = [(labels, float(value)) for known, labels, value in samples if known == name and value is not None]
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if series else []
-        for labels, value in series:
+    series = {"iofast_jobs": [f" {float(len(live))!r}"]}
+    for name, labels, value in (one for moment in live for one in _samples(moment)):
+        if value is not None:
             text = ",".join(f'{key}="{label(each)}"' for key, each in labels)
-            lines.append(f"{name}{{{text}}} {value!r}" if labels else f"{name} {value!r}")
-    return "\n".join(lines) + "\n"
+            series.setdefault(name, []).append(f"{{{text}}} {float(value)!r}")
+    return "".join(
+        f"# HELP {name} {HELP[name]}\n# TYPE {name} gauge\n" + "".join(f"{name}{one}\n" for one in each)
+        for name, each in series.items()
+    )
 
 
 def label(text: str) -> str:

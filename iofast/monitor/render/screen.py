@@ -39,19 +39,13 @@ class Screen(MomentView):
         self._live.start()
 
     def update(self, moment: Moment) -> None:
-        """Draw this job's newest interval."""
+        """Take this job's newest interval, which `quits` draws."""
         key = (moment.job.pid, moment.job.start_time)
         self._moments.pop(key, None)  # newest last
         self._moments[key] = moment
         for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
             del self._moments[old]
-        self._stale = True
-        self._draw_news()
-
-    def _draw_news(self) -> None:
-        """The news of several jobs are drawn together."""
-        if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
-            self.redraw()
+        self._stale = True  # the news of several jobs are drawn together
 
     def waiting(self, message: str) -> None:
         """Show the message if there is no job."""
@@ -75,7 +69,8 @@ class Screen(MomentView):
 
     def quits(self) -> bool:
         """Draw news and handle pressed keys; True if a key ends the monitor."""
-        self._draw_news()
+        if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
+            self.redraw()
         for key in self._keys.pressed() if self._keys else "":
             if key in "qQ":
                 return True

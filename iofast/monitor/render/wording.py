@@ -23,11 +23,6 @@ MEANING = {
     Bound.IDLE: "Nothing is being trained.",
     Bound.UNKNOWN: "Not enough was seen for a verdict.",
 }
-WITHOUT_DEVICE = {
-    Bound.INPUT: "The training thread waits for batches.",
-    Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
-    Bound.COMMUNICATION: "The training thread waits for other ranks.",
-}
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
     Cause.REMOTE: "the object store answers more slowly than the loader asks",
@@ -84,8 +79,9 @@ def explanation(verdict: Verdict) -> str:
     """Meaning of the verdict in a sentence; the reason of unknown, idle and stalled."""
     if verdict.reason and (verdict.bound is Bound.STALLED or not verdict.bound.sure):
         return sentence(plain(verdict.reason))
-    alone = verdict.stall is not None and verdict.stall.host_wait
-    meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
+    meaning = MEANING[verdict.bound]
+    if verdict.stall is not None and verdict.stall.host_wait:
+        meaning = meaning.replace("The device", "The training thread")
     if verdict.bound is Bound.COMPUTE and verdict.cause is Cause.TAKEN:
         meaning = "The training thread is ready to run and gets no core."
     if verdict.cause is not None:
