@@ -53,13 +53,10 @@ def size(bytes_: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with three digits: 0.41 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
-    if seconds < 59.95:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Return a time: 0.414 s, 12.3 s, 03:20, 2:05:00."""
+    from tqdm import tqdm
+
+    return f"{seconds:.3g} s" if seconds < 60 else tqdm.format_interval(seconds)
 
 
 def count(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from iofast.monitor import advice_on_loader as loader
+from iofast.monitor import thresholds
 from iofast.monitor.advice_on_loader import pasted
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Prediction
 from iofast.monitor.snapshot import Frame
@@ -36,7 +37,7 @@ def other_programs(now: Situation) -> Advice | None:
 def cpu_quota(now: Situation) -> Advice | None:
     """Not if no thread waits for it."""
     waited, cores = now.training.throttled, now.training.cores or 1.0
-    if waited < now.thresholds.bound:
+    if waited < now.training.bound:
         return None
     text = f"The cgroup's quota of {cores:g} cores kept threads waiting {waited:.0%} of the time."
     change = "raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers"
@@ -47,7 +48,7 @@ def uint8(now: Situation) -> Advice | None:
     """Of copies to the device, only if they cost much."""
     copied, copies = _copied(now), now.verdict.bound is Bound.TRANSFER
     seen = Evidence("transfer", copied, "") if copies else now.verdict.figure("pin_cpu", "pin", "collate")
-    if seen is None or (copies and copied < now.thresholds.bound):
+    if seen is None or (copies and copied < now.training.bound):
         return None
     why = "One thread that copies each batch to page-locked memory is late"
     if copies:
@@ -75,7 +76,7 @@ def _copied(now: Situation) -> float:
 def pin_memory(now: Situation) -> Advice | None:
     """Not for FastLoader, which does both already."""
     copied = _copied(now)
-    if now.fast_loader or copied < now.thresholds.notice:
+    if now.fast_loader or copied < thresholds.NOTICE:
         return None
     pinned = now.every.thread_cpu("pt_data_pin") is not None
     how = "although batches are page-locked" if pinned else "from memory that is not page-locked"
@@ -122,7 +123,7 @@ def _host_idle(now: Situation) -> float:
 def mixed_precision(now: Situation) -> Advice | None:
     """Only if SMs are at work while tensor cores rest."""
     tensor, active = now.training.tensor_active, now.training.sm_active or 0.0
-    if tensor is None or tensor >= 0.05 or active < now.thresholds.half:
+    if tensor is None or tensor >= 0.05 or active < thresholds.HALF:
         return None
     text = f"{active:.0%} of the SMs are at work and the tensor cores rest."
     change = 'with torch.autocast("cuda", torch.bfloat16): ...'

@@ -3,6 +3,7 @@
 import json
 import shlex
 
+from iofast.monitor import thresholds
 from iofast.monitor.findings import Advice, Cause
 from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
 from iofast.monitor.what_if import FASTER, MOST_GAIN, Situation, times_of
@@ -21,7 +22,7 @@ def pack_resize(now: Situation) -> Advice | None:
     """Not if images are small already, and not if decoding is a small part of the work."""
     size, known = now.file_bytes, bool(now.training.work)
     decoding = now.work(WorkerTask.DECODE, WorkerTask.RESIZE)
-    little = decoding < now.thresholds.work
+    little = decoding < thresholds.WORK
     if size is not None and size < OVERSIZED:
         return None
     if known and little and not now.caused_by(*READING):
@@ -60,7 +61,7 @@ def fastloader(now: Situation) -> Advice | None:
     packed = pack_resize(now) is not None or (reading and pack(now) is not None)
     if now.fast_loader or (reading and not packed):
         return None
-    if not reading and now.training.work and now.work(*FASTER) < now.thresholds.work:
+    if not reading and now.training.work and now.work(*FASTER) < thresholds.WORK:
         return None
     slower = ", and it slows down training, as both share the cores" if now.shares_cores else ""
     return Advice(
@@ -114,7 +115,7 @@ def num_workers(now: Situation) -> Advice | None:
         ours = [one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"]
         count = 0 if workers else max(ours, default=0)
         wanted, notable, most = count + int(free), count > 0, MOST_GAIN
-    if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
+    if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= thresholds.HALF)):
         return None
     each = " for each rank" if now.ranks > 1 else ""
     busy = "are the limit" if times is not None else "are late"
@@ -137,7 +138,7 @@ def num_workers(now: Situation) -> Advice | None:
 def prefetch_factor(now: Situation) -> Advice | None:
     """Not if workers never rest: then they are too slow on average, and a buffer does not help."""
     workers, starved = now.training.workers, now.starved
-    if workers is None or starved is None or starved < now.thresholds.part:
+    if workers is None or starved is None or starved < thresholds.PART:
         return None
     if workers.busy >= 0.85 or now.caused_by(Cause.EPOCH_START, Cause.RANK_SKEW):
         return None
@@ -171,7 +172,7 @@ def page_cache(now: Situation) -> Advice | None:
     left = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
     folder = now.last.image_root or now.last.data_folder or "train.lmdb"
     what, change = "read it once before training", f"find {shlex.quote(folder)} -type f -exec cat {{}} + > /dev/null"
-    if available is not None and available < now.thresholds.memory_short:
+    if available is not None and available < thresholds.MEMORY_SHORT:
         what, change = "make it smaller", now.packing
     text = f"The data comes from the disk{share}{left}: {what}."
     return Advice("page_cache", text, pasted(change), seen.name, seen.value, now.wait_gain)

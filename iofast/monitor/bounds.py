@@ -24,6 +24,7 @@ D and the device idles N, so max(0, D + N - T) to min(D, N) is lost to the step.
 from collections.abc import Collection
 from math import fsum, sqrt
 
+from iofast.monitor import thresholds
 from iofast.monitor.findings import Band, Evidence, Interference, StallBounds
 from iofast.monitor.probe.family import WORKER
 from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, clamped
@@ -99,12 +100,12 @@ def _frames(training: Training, which: Collection[Frame]) -> Band:
         variance = scatter * len(bursts) / (len(bursts) - 1) / training.frame_looks**2
         if variance > 0:
             looks = min(looks, max(float(len(bursts)), share * (1 - share) / variance))
-    return wilson(share, looks, training.thresholds.z)
+    return wilson(share, looks, training.z)
 
 
 def _by_states(training: Training) -> tuple[Band, float]:
     """The same by /proc. Sleep on a lock may be a wait for a device, or for a queue within the process."""
-    doing, z = training.doing, training.thresholds.z
+    doing, z = training.doing, training.z
     within = training.thread_cpu("pt_data_pin") is not None or training.thread_cpu("iofast") is not None
     within |= any(site.loader and site.source in _WITHIN for site in training.waits)
     named = any(process.name == WORKER for _, process in training.processes("worker"))
@@ -142,7 +143,7 @@ def interference(training: Training, stall: StallBounds | None) -> Interference 
 
 def evidence_of(found: Interference | None, training: Training) -> tuple[Evidence, ...]:
     """What the figure rests on, if a step may be longer by a share worth a notice."""
-    if found is None or found.high < training.thresholds.notice or training.queued is None:
+    if found is None or found.high < thresholds.NOTICE or training.queued is None:
         return ()
     queued = f"the training thread is ready to run and has no processor {training.queued:.0%} of the time"
     return (Evidence("main_queued", training.queued, queued), Evidence("interference", found.middle, found.text))

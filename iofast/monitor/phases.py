@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import median
 
+from iofast.monitor import thresholds
 from iofast.monitor.bounds import exposed
 from iofast.monitor.findings import Band, Phase
 from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, own_devices, workers_of
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training
 
 _BY_FRAMES = (
@@ -58,11 +58,11 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
 def _alone(snapshot: Snapshot) -> Phase:
     """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
-    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= THRESHOLDS.half:
+    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.HALF:
         return Phase.PAUSED
     stacks = snapshot.stacks
     for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
-        if stacks is not None and stacks.main.get(frame, 0.0) >= THRESHOLDS.part:
+        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.PART:
             return phase
     return Phase.TRAINING
 
@@ -82,7 +82,7 @@ def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
     before = list(found)
     for at, idle in enumerate(idles):
-        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + THRESHOLDS.part:
+        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + thresholds.PART:
             beside = [before[by] for by in (at - 1, at + 1) if 0 <= by < len(before) and before[by] in _PAUSES]
             found[at] = beside[0] if beside else Phase.TRAINING
 
@@ -95,7 +95,7 @@ def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Seque
     count = 0
     for one, its in zip(snapshots, sets, strict=True):
         idle = idle_of(one)
-        idler = bool(idles) and idle is not None and idle > median(idles) + THRESHOLDS.part
+        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.PART
         steps = [loader.batches for loader in one.loaders if loader.live]
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
@@ -122,7 +122,7 @@ def _imports(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> int:
     for at, one in enumerate(snapshots):
         idle, looked = idle_of(one), one.stacks is not None and one.stacks.looks > 0
         works = workers_of(one) or any(loader.batches for loader in one.loaders)
-        if works or (idle is not None and idle < THRESHOLDS.half) or (looked and found[at] is not Phase.WARM_UP):
+        if works or (idle is not None and idle < thresholds.HALF) or (looked and found[at] is not Phase.WARM_UP):
             break
         count = at + 1 if looked else count
     return count

@@ -7,6 +7,7 @@ from math import fsum
 from operator import itemgetter
 from typing import TypeVar
 
+from iofast.monitor import thresholds
 from iofast.monitor.probe.proc import LOADER_THREADS
 from iofast.monitor.snapshot import (
     LOADER,
@@ -24,7 +25,6 @@ from iofast.monitor.snapshot import (
     own_devices,
     workers_of,
 )
-from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 
 _Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
 Site = TypeVar("Site", SyncSite, WaitSite)
@@ -55,13 +55,16 @@ class Workers:
 
 
 class Training:
-    """Figures of the snapshots of one job together, and the thresholds to judge them by.
+    """Figures of the snapshots of one job together.
 
-    Sums are exact (`fsum`), so the order of processes cannot change a verdict.
+    They are judged by the threshold `bound`, and bounds of shares that were sampled are `z` standard errors wide. Sums
+    are exact (`fsum`), so the order of processes cannot change a verdict.
     """
 
-    def __init__(self, snapshots: Sequence[Snapshot], thresholds: Thresholds = THRESHOLDS) -> None:
-        self.thresholds = thresholds
+    def __init__(
+        self, snapshots: Sequence[Snapshot], *, bound: float = thresholds.BOUND, z: float = thresholds.Z
+    ) -> None:
+        self.bound, self.z = bound, z
         self.snapshots = tuple(one for one in snapshots if one.seconds > 0)
         self.seconds = fsum(one.seconds for one in self.snapshots)
         self._add_samples()
@@ -91,7 +94,7 @@ class Training:
 
     def _add_machine(self) -> None:
         """Devices and processors; the means are over intervals, None if unknown."""
-        every, thresholds = self.snapshots, self.thresholds
+        every = self.snapshots
         self.devices = own_devices(device for one in every for device in one.devices)  # in each interval
         self.busy = mean(device.busy for device in self.devices)
         self.sm_active = mean(device.sm_active for device in self.devices)
@@ -105,7 +108,7 @@ class Training:
         self.cores = mean(one.system.cores for one in every)
         self.idle_cores = mean(one.system.idle_cores for one in every)
         self.other_cores = mean(one.system.other_cores for one in every)  # in use by other programs,
-        most, full = thresholds.part * (self.cores or 0.0), (self.idle_cores or 0.0) < thresholds.cores_free
+        most, full = thresholds.PART * (self.cores or 0.0), (self.idle_cores or 0.0) < thresholds.CORES_FREE
         taken = self.other_cores if self.idle_cores is not None and full else None
         self.taken = taken if taken and taken >= most else None  # if that is a large share, and none is free
         self.memory_available = mean(one.system.memory_available for one in every)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
+from iofast.monitor import thresholds
 from iofast.monitor.findings import Band, Bound, Cause, Prediction, Verdict
 from iofast.monitor.snapshot import WorkerTask
 from iofast.monitor.training import Training
@@ -47,7 +48,6 @@ class Situation:
 
     def __init__(self, every: Training, training: Training, verdict: Verdict) -> None:
         self.every, self.training, self.verdict = every, training, verdict
-        self.thresholds = every.thresholds
         self.last = every.snapshots[-1]  # the newest interval, which knows most of the program and its files
         stall = verdict.stall
         self.low = stall.low if stall is not None else 0.0  # the part of the stall that is proved
@@ -231,7 +231,7 @@ def _changes(now: Situation, times: Times) -> Iterator[tuple[str, str, Times, st
         kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
         text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
         yield "pack", now.packing, smaller, text
-    if not now.fast_loader and now.work(*FASTER) >= now.thresholds.half:
+    if not now.fast_loader and now.work(*FASTER) >= thresholds.HALF:
         least, most = _FASTLOADER
         prep = times.prep[0] * least, times.prep[1] * most
         faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)

@@ -171,7 +171,7 @@ class TestInfo:
 def test_readable_numbers() -> None:
     sizes = ["0 B", "999 B", "1.00 kB", "14.2 MB", "1.00 GB"]
     assert [size(n) for n in (0, 999, 1000, 14_233_000, 999_500_000)] == sizes
-    assert [duration(s) for s in (0.414, 12.34, 200, 7500)] == ["0.41 s", "12.3 s", "3 min 20 s", "2 h 05 min"]
+    assert [duration(s) for s in (0.414, 12.34, 200, 7500)] == ["0.414 s", "12.3 s", "03:20", "2:05:00"]
     assert [count(n, "image") for n in (1, 1200)] == ["1 image", "1,200 images"]
 
 

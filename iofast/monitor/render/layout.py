@@ -101,10 +101,12 @@ def _verdict(verdict: Verdict, width: int, most: int | None, *, ended: bool) -> 
     badge.append("" if verdict.cause is None else f"  {verdict.cause.value}", f"bold {style}")
     badge.append(f"  {severity}", style)
     badge.append("  the program has ended" if ended else "", "bold")
-    figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), wording.beside(verdict))))
+    longer, steps = verdict.interference, "" if verdict.steps is None else f"{verdict.steps:,} steps in "
+    beside = longer.text if longer is not None and longer.high >= 0.01 else ""
+    figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), beside)))
     lines = [badge, *([Text(figures, "" if verdict.bound.sure else "dim")] if figures else [])]
     lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:most]]
-    return [*lines, Text(wording.basis(verdict), "dim")]
+    return [*lines, Text(f"{wording.TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training", "dim")]
 
 
 def _timelines(moment: Moment, width: int, run: Sequence[Figures]) -> Lines:
@@ -143,8 +145,9 @@ def sparkline(values: Sequence[float | None], width: int, scale: float) -> str:
 
 
 def _advice(advice: Advice, room: int, most: int | None) -> Lines:
-    promise = wording.gain(advice)
-    text = wording.sentence(plain(advice.text)) + (f" ({promise})" if promise else "")
+    notes = [] if advice.gain is None else [f"at most {advice.gain:.2f}× as fast"]
+    notes += ["changes accuracy"] * advice.changes_accuracy + [plain(advice.risk)] * bool(advice.risk)
+    text = wording.sentence(plain(advice.text)) + (f" ({'; '.join(notes)})" if notes else "")
     change = wording.change(advice)
     if most is not None:  # a screen cuts what is too long
         change = [part for line in change for part in _folded(line, room)][:_MOST_CHANGED]

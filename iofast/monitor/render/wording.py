@@ -111,31 +111,11 @@ def stall_text(stall: StallBounds | None) -> str:
     return f"stall {bounds(stall.low, stall.high)} of training time"
 
 
-def beside(verdict: Verdict) -> str:
-    """How much longer a step takes beside the loader; "" if that is unknown or below a percent."""
-    found = verdict.interference
-    return "" if found is None or found.high < 0.01 else found.text
-
-
-def basis(verdict: Verdict) -> str:
-    """Tier, steps and seconds that the verdict rests on."""
-    steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
-    return f"{TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training"
-
-
 def prediction(one: Prediction) -> str:
     """A prediction as one line: the change, the band of the rate, the assumption."""
     images = "" if one.images is None else f" ({one.images[0]:,.0f} to {one.images[1]:,.0f} images/s)"
     times = span(one.low, one.high, lambda rate: f"{rate:.1f}")
     return f"{one.change}: {times} times as fast{images}; {one.assumption}"
-
-
-def gain(advice: Advice) -> str:
-    """Predicted gain of the advice, and its risk."""
-    parts = [] if advice.gain is None else [f"at most {advice.gain:.2f}× as fast"]
-    parts += ["changes accuracy"] if advice.changes_accuracy else []
-    parts += [plain(advice.risk)] if advice.risk else []
-    return "; ".join(parts)
 
 
 def change(advice: Advice) -> list[str]:
