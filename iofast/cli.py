@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from iofast.commands import COMMANDS
-from iofast.commands.parser import Parser
+from iofast.commands.shared import Parser
 from iofast.errors import IofastError, OptionError, did_you_mean, plain
 from iofast.version import __version__
 

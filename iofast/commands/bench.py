@@ -26,9 +26,8 @@ from rich.console import Console
 from rich.text import Text
 
 from iofast import transforms as T
-from iofast.commands.parser import add_output
-from iofast.commands.text import count, table
-from iofast.errors import OptionError, plain
+from iofast.commands.shared import add_output, count, table
+from iofast.errors import plain
 from iofast.machine import cores
 from iofast.monitor.probe import states
 from iofast.monitor.probe.machine_facts import SystemProbe
@@ -86,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     from iofast.bench import BenchOptions, bench  # here, with torch
     from iofast.dataset import FastDataset
 
-    if args.size < 1:
-        raise OptionError(f"--size must be 1 or more, found {args.size}")
     preset = T.train(args.size) if args.transform == "train" else T.evaluate(args.size)
     transform = [step for step in preset if not isinstance(step, T.Normalize)]  # the batch is uint8
     options = BenchOptions(

@@ -14,8 +14,7 @@ from datetime import datetime
 from rich.console import Console
 
 from iofast import staging
-from iofast.commands.parser import add_output
-from iofast.commands.text import answer, count, say, size, table
+from iofast.commands.shared import add_output, answer, count, say, size, table
 from iofast.staging import CachedObject
 
 

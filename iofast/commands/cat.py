@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iofast.commands.parser import add_foreign, add_output, foreign_options, refuse_beside
-from iofast.commands.text import answer, say, size
+from iofast.commands.shared import add_foreign, add_output, answer, foreign_given, refuse_beside, say, size
 from iofast.containers.base import Reader
 from iofast.containers.changed import follow
 from iofast.containers.located import steps
@@ -38,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the record, or write the field."""
     refuse_beside(args, "field", ("json",))
-    with open_reader(args.path, foreign_options(args)) as reader:
+    with open_reader(args.path, foreign_given(args)) as reader:
         index = find(reader, args.record)
         if args.field is not None:
             try:

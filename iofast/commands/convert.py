@@ -14,7 +14,7 @@ No byte of any image changes; use `iofast pack` to change images.
 
 import argparse
 
-from iofast.commands.parser import add_foreign, add_output
+from iofast.commands.shared import add_foreign, add_output
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

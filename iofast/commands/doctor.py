@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iofast import machine
-from iofast.commands.parser import add_output
-from iofast.commands.text import answer, say, size
+from iofast.commands.shared import add_output, answer, say, size
 from iofast.version import __version__
 
 _SHM_NEEDED = 1 << 30  # bytes; torch's DataLoader workers put their batches into /dev/shm

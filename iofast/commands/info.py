@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iofast.commands.parser import add_foreign, add_output, foreign_options
-from iofast.commands.text import answer, count, say, size, table
+from iofast.commands.shared import add_foreign, add_output, answer, count, foreign_given, say, size, table
 from iofast.containers.base import Reader
 from iofast.containers.located import steps
 from iofast.errors import IofastError, UnfinishedError, plain
@@ -55,21 +54,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the contents of `args.path`."""
     try:
-        with open_reader(args.path, foreign_options(args)) as reader:
+        with open_reader(args.path, foreign_given(args)) as reader:
             facts = describe(reader, args.path)
     except UnfinishedError:
-        parts = _unfinished(args.path)
-        if parts is None or args.quiet:
+        found = _unfinished(args.path)
+        if found is None or args.quiet:
             raise
-        answer(args, {"path": args.path, "unfinished": parts}, lambda: say(_words(parts)))
+        answer(args, {"path": args.path, "unfinished": found[0]}, lambda: say(found[1]))
         return 1
     answer(args, facts, lambda: _show(facts))
     return 0
 
 
-def _unfinished(path: str) -> dict[str, Any] | None:
-    """Return the JSON of a run in parts that is not finished; None if there is no such run."""
+def _unfinished(path: str) -> tuple[dict[str, Any], str] | None:
+    """Return the facts of a run in parts that is not finished, and a sentence; None if there is no such run."""
     from iofast.containers.targets import target_of  # here: a finished container needs none of them
+    from iofast.packing.part import missing_words
     from iofast.packing.parts import missing_parts
     from iofast.packing.plan import load_plan
 
@@ -77,15 +77,10 @@ def _unfinished(path: str) -> dict[str, Any] | None:
     plan = load_plan(target)
     if plan is None or plan.parts is None:
         return None
-    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(target, plan))}
-
-
-def _words(parts: dict[str, Any]) -> str:
-    from iofast.packing.part import missing_words
-
-    missing = parts["missing"]
-    words = missing_words(missing, parts["parts"]) if missing else "all are packed; finish it with --finish"
-    return f"unfinished: {parts['images']:,} images in {parts['parts']:,} parts; {words}"
+    missing = list(missing_parts(target, plan))
+    words = missing_words(missing, plan.parts) if missing else "all are packed; finish it with --finish"
+    facts = {"images": plan.images, "parts": plan.parts, "missing": missing}
+    return facts, f"unfinished: {plan.images:,} images in {plan.parts:,} parts; {words}"
 
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:
@@ -171,31 +166,25 @@ def _show(facts: dict[str, Any]) -> None:
     # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(highlight=False, width=None if has_width else _WIDE)
-    with console.capture() as shown:
-        _print(facts, console)
-    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
-
-
-def _print(facts: dict[str, Any], console: Console) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _lines(facts):
         grid.add_row(name, Text(plain(value)))
-    console.print(grid)
-    if facts["shards"]:
-        rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in facts["shards"]]
-        _show_table(console, ("shard", "records", "size"), rows)
-    for name, title, shown in _HISTOGRAMS if facts["images"] else ():
-        if bins := facts["images"]["histograms"][name]:
-            console.print("", Text(title, "bold"), sep="\n")
-            console.print(bars(bins, shown))
-    if facts["classes"] or facts["labels"]:
-        if facts["classes"]:
-            rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
-        else:
-            rows = [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
-        _show_table(console, ("label", "class", "images"), rows)
+    with console.capture() as shown:
+        console.print(grid)
+        if facts["shards"]:
+            rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in facts["shards"]]
+            _show_table(console, ("shard", "records", "size"), rows)
+        for name, title, edge in _HISTOGRAMS if facts["images"] else ():
+            if bins := facts["images"]["histograms"][name]:
+                console.print("", Text(title, "bold"), bars(bins, edge), sep="\n")
+        named = enumerate((facts["classes"] or {}).items())
+        rows = [(str(label), name, f"{number:,}") for label, (name, number) in named]
+        rows = rows or [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
+        if rows:
+            _show_table(console, ("label", "class", "images"), rows)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

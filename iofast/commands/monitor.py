@@ -22,8 +22,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands.parser import add_option, given
-from iofast.errors import IofastError, OptionError, because, one_line
+from iofast.commands.shared import add_option, cannot_start, given
+from iofast.errors import IofastError, OptionError, one_line
 from iofast.monitor.request import GROUPS, Request
 from iofast.option import options_of
 
@@ -91,8 +91,7 @@ def _start(request: Request) -> int:
     try:
         started = Program(request.program)
     except OSError as error:
-        print(f"iofast monitor: error: cannot start {request.program[0]!a}: {because(error)}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126  # as in a shell
+        return cannot_start("monitor", request.program[0], error)
     verdict_status = 0
     with started as program:
         try:

@@ -50,7 +50,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands.parser import add_foreign, add_option, add_output, foreign_options, given
+from iofast.commands.shared import add_foreign, add_option, add_output, count, duration, foreign_given, given, say, size
 from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
     # packing needs no threads of NumPy, which the next imports would start, and they disturb a fork
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from iofast.commands.text import say
     from iofast.machine import cores
     from iofast.packing.pool import WorkerPool
 
@@ -113,7 +112,7 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     named = given(args, GROUPS.values())
     if "split" in named:  # it may be given several times
         named["split"] = ",".join(named["split"])
-    options = PackOptions(**named, foreign=foreign_options(args))
+    options = PackOptions(**named, foreign=foreign_given(args))
     progress = PackProgress(visible=not args.quiet, name=f"iofast {args.command}", typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
         return pack(args.source, args.target, options, progress, pool)
@@ -121,7 +120,6 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
 
 def summary(report: PackReport) -> list[str]:
     """Return the lines of the summary."""
-    from iofast.commands.text import count, duration, size
     from iofast.packing.part import missing_words
 
     workers, images = count(report.workers, "worker"), count(report.packed, "image")

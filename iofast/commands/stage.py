@@ -10,8 +10,7 @@ examples:
 import argparse
 
 from iofast.bars import open_bar
-from iofast.commands.parser import add_output
-from iofast.commands.text import answer, count, say, size
+from iofast.commands.shared import add_output, answer, count, say, size
 from iofast.staging import stage
 
 

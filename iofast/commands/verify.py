@@ -15,8 +15,7 @@ import argparse
 import json
 
 from iofast.checking import Verification, verify
-from iofast.commands.parser import add_foreign, add_output, foreign_options
-from iofast.commands.text import count, say, size
+from iofast.commands.shared import add_foreign, add_output, count, foreign_given, say, size
 from iofast.errors import IofastError, OptionError
 from iofast.packing.progress import PackProgress
 
@@ -36,8 +35,16 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--workers must be 1 or more, found {args.workers}")
     status = 0
     for path in args.paths:
+        bar = PackProgress(visible=not args.quiet)
         try:
-            result = _verify(path, args)
+            result = verify(
+                path,
+                decode=not args.no_decode,
+                workers=args.workers,
+                foreign=foreign_given(args),
+                begin=bar.begin,
+                progress=bar.step,
+            )
         except (IofastError, OSError) as error:
             status = 1
             if args.json:
@@ -47,27 +54,14 @@ def run(args: argparse.Namespace) -> int:
             else:
                 say(f"iofast verify: error: {error}", on_stderr=True)
             continue
+        finally:
+            bar.end()
         status = status if result.whole else 1
         if args.json:
             print(json.dumps(result.facts()))
         else:
             _show(result, quiet=args.quiet)
     return status
-
-
-def _verify(path: str, args: argparse.Namespace) -> Verification:
-    bar = PackProgress(visible=not args.quiet)
-    try:
-        return verify(
-            path,
-            decode=not args.no_decode,
-            workers=args.workers,
-            foreign=foreign_options(args),
-            begin=lambda records: bar.begin(records, 0),
-            progress=bar.step,
-        )
-    finally:
-        bar.end()
 
 
 def _show(result: Verification, *, quiet: bool) -> None:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from iofast import owned
 from iofast import transforms as T
-from iofast.commands.parser import add_foreign, add_output, foreign_options, refuse_beside
-from iofast.commands.text import answer, say
+from iofast.commands.shared import add_foreign, add_output, answer, foreign_given, refuse_beside, say
 from iofast.containers.base import Reader
 from iofast.containers.located import pieces
 from iofast.containers.manifest import WHOLE
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
     mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
     options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
-    with open_reader(args.path, foreign_options(args)) as reader:
+    with open_reader(args.path, foreign_given(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
         if args.transform is None:
@@ -95,8 +94,6 @@ def run(args: argparse.Namespace) -> int:
 def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
     count, seed = (32 if args.count is None else args.count), args.seed or 0
-    if count < 1:
-        raise OptionError(f"--count must be 1 or more, found {count}")
     refuse_beside(args, "indices", ("label", "split", "count"))
     if args.indices is not None:
         return parse_indices(args.indices, len(reader))
@@ -192,7 +189,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: T.Pipeline)
     from iofast.dataset import FastDataset  # here, with torch
     from iofast.loader import FastLoader
 
-    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign_options(args), fields=["image"])
+    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign_given(args), fields=["image"])
     loader = FastLoader(
         dataset,
         transform=pipeline,

@@ -22,7 +22,7 @@ from rich.console import Console
 from iofast import __version__, open_reader, open_writer
 from iofast.commands import COMMANDS
 from iofast.commands.info import bars, histogram
-from iofast.commands.text import count, duration, size
+from iofast.commands.shared import count, duration, size
 from iofast.option import QUALITY
 
 

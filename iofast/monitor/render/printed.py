@@ -83,15 +83,13 @@ class PlainLines(MomentView):
 
 def to_json(moment: Moment) -> dict[str, Any]:
     """A moment as plain data: dictionaries, lists, strings, numbers, None."""
-    job, snapshot, verdict = moment.job, moment.snapshot, moment.verdict
-    judged = asdict(verdict)
+    snapshot, verdict = moment.snapshot, moment.verdict
+    job, judged = asdict(moment.job), asdict(verdict)
+    del job["start_time"]
     found = {
         "schema": SCHEMA,
         "time": time.time(),
-        "pid": job.pid,
-        "command": job.command,
-        "rank": job.rank,
-        "world_size": job.world_size,
+        **job,
         "verdict": judged.pop("bound"),
         **judged,
         "run": None if moment.history.sums is None else asdict(moment.history.sums),

@@ -1,19 +1,23 @@
-"""Command lines: wrong usage is one line with a suggestion, and messages name options as typed."""
+"""What all commands share: options, wrong usage in one line with a suggestion, and output, which no name can break."""
 
 import argparse
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from iofast.errors import OptionError, did_you_mean
+from iofast.errors import OptionError, because, did_you_mean, plain
 from iofast.option import options_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # `max_errors=3` as in Python, and words that can only be names (`max_errors`), but not in paths or quotes
 _KEYWORD = re.compile(r"""(?<![\w./'"=,-])([a-z][a-z_]*)(=True\b|=|(?![\w./=-]))""")
-
-
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _KINDS: dict[Any, dict[str, Any]] = {  # by the type of an option; the class of the options parses other values
     bool: {"action": "store_true"},
     int: {"type": int},
@@ -103,9 +107,9 @@ def refuse_beside(args: argparse.Namespace, one: str, others: Sequence[str]) -> 
         raise OptionError(f"{used[0]}= has no effect: expected none beside {one}=, found both; leave one of them out")
 
 
-def add_output(group: argparse._ActionsContainer, json: str = "print JSON", quiet: str = "print nothing") -> None:
+def add_output(group: argparse._ActionsContainer, facts: str = "print JSON", quiet: str = "print nothing") -> None:
     """Add `--json` and `--quiet`, with their help."""
-    for flag, text in (("--json", json), ("--quiet", quiet)):
+    for flag, text in (("--json", facts), ("--quiet", quiet)):
         group.add_argument(flag, action="store_true", default=False, help=text)
 
 
@@ -127,7 +131,7 @@ def add_foreign(group: argparse._ActionsContainer) -> None:
     )
 
 
-def foreign_options(args: argparse.Namespace) -> Mapping[str, Any] | None:
+def foreign_given(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """Return the options for `open_reader`, None if there are none. Raises `OptionError`."""
     options: dict[str, Any] = {}
     if args.names is not None:
@@ -138,3 +142,57 @@ def foreign_options(args: argparse.Namespace) -> Mapping[str, Any] | None:
     if args.labels_from is not None:
         options["label_base"] = args.labels_from
     return options or None
+
+
+def answer(args: argparse.Namespace, facts: Mapping[str, Any], show: Callable[[], object]) -> None:
+    """Print `facts` as JSON, let `show` print them as text, or do nothing, as `--json` and `--quiet` say."""
+    if args.json:
+        print(json.dumps({"version": 1, **facts}))
+    elif not args.quiet:
+        show()
+
+
+def say(*lines: object, on_stderr: bool = False) -> None:
+    """Print each value on a line of its own, without control characters."""
+    for line in lines:
+        print(plain(str(line)), file=sys.stderr if on_stderr else sys.stdout)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]) -> "Table":
+    """Return a table without lines. The columns `right` are aligned right; markup in cells is shown as it is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number in right:
+        table.columns[number].justify = "right"
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
+
+
+def size(bytes_: float) -> str:
+    """Return a size with three digits and a decimal unit: 14.2 MB."""
+    value, unit = float(bytes_), 0
+    while value >= 999.5 and unit + 1 < len(_UNITS):
+        value, unit = value / 1000, unit + 1
+    digits = 0 if unit == 0 or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {_UNITS[unit]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time: 0.414 s, 12.3 s, 03:20, 2:05:00."""
+    from tqdm import tqdm
+
+    return f"{seconds:.3g} s" if seconds < 60 else tqdm.format_interval(seconds)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 image, 1,200 images."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def cannot_start(command: str, program: str, error: OSError) -> int:
+    """Print why a program cannot be started, and return the exit status that a shell would have."""
+    print(f"iofast {command}: error: cannot start {program!a}: {because(error)}", file=sys.stderr)
+    return 127 if isinstance(error, FileNotFoundError) else 126
