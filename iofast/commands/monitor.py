@@ -64,7 +64,7 @@ def _request(args: argparse.Namespace) -> Request:
 def _compare(request: Request) -> int:
     from pathlib import Path
 
-    from iofast.monitor.compare import compare, share_of
+    from iofast.monitor.render.printed import compare, share_of
 
     before, after = (Path(each) for each in request.compare or ())
     found = compare(before, after)

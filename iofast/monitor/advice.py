@@ -55,15 +55,10 @@ def uint8(now: Situation) -> Advice | None:
         why = f"Copies to the device cost {copied:.0%} of the time"
     elif now.caused_by(Cause.COLLATE):
         why = "Putting batches together and handing them over is what workers do most"
-    return Advice(
-        name="uint8",
-        text=f"{why}: as uint8 a batch has a quarter of the bytes of float32.",
-        change="return uint8 tensors from __getitem__, then images.to(device).float().div_(255), and normalise there",
-        trigger=seen.name,
-        value=seen.value,
-        gain=gain(0.75 * copied) if copies else now.wait_gain,
-        risk="nothing to win where batches are uint8 already",
-    )
+    text = f"{why}: as uint8 a batch has a quarter of the bytes of float32."
+    change = "return uint8 tensors from __getitem__, then images.to(device).float().div_(255), and normalise there"
+    most, risk = gain(0.75 * copied) if copies else now.wait_gain, "nothing to win where batches are uint8 already"
+    return Advice("uint8", text, change, seen.name, seen.value, most, risk=risk)
 
 
 def _copied(now: Situation) -> float:
@@ -103,15 +98,10 @@ def graphs(now: Situation) -> Advice | None:
     if any(one.compiled for one in now.every.stacks):
         return None
     idle = _host_idle(now)
-    return Advice(
-        name="compile",
-        text=f"The device idles {idle:.0%} of the time while the host launches: its kernels are short.",
-        change='model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs',
-        trigger="device_idle",
-        value=idle,
-        gain=gain(idle),
-        risk="shapes must not change from step to step; the first steps take minutes",
-    )
+    text = f"The device idles {idle:.0%} of the time while the host launches: its kernels are short."
+    change = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+    risk = "shapes must not change from step to step; the first steps take minutes"
+    return Advice("compile", text, change, "device_idle", idle, gain(idle), risk=risk)
 
 
 def _host_idle(now: Situation) -> float:

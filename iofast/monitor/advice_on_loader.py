@@ -33,16 +33,10 @@ def pack_resize(now: Situation) -> Advice | None:
     does = "The loader waits for what it reads" if little and now.caused_by(*READING) else does
     large = "" if size is None else f", images have {size / 1000:.0f} kB"
     unless = ", nor where images are that small already" if size is None else ""
-    return Advice(
-        name="pack_resize",
-        text=f"{does}{large}: smaller images are read and decoded in a fraction of the time.",
-        change=pasted(now.packing),
-        trigger="file_bytes" if little else "decode",
-        value=size if little else decoding,
-        gain=now.relief,
-        changes_accuracy=True,
-        risk=f"not where training crops need more than 256 pixels{unless}",
-    )
+    text = f"{does}{large}: smaller images are read and decoded in a fraction of the time."
+    trigger, value = ("file_bytes", size) if little else ("decode", decoding)
+    risk, change = f"not where training crops need more than 256 pixels{unless}", pasted(now.packing)
+    return Advice("pack_resize", text, change, trigger, value, now.relief, changes_accuracy=True, risk=risk)
 
 
 def pack(now: Situation) -> Advice | None:
@@ -64,15 +58,10 @@ def fastloader(now: Situation) -> Advice | None:
     if not reading and now.training.work and now.work(*FASTER) < thresholds.WORK:
         return None
     slower = ", and it slows down training, as both share the cores" if now.shares_cores else ""
-    return Advice(
-        name="fastloader",
-        text=f"At least {now.low:.0%} of the time is lost to the loader{slower}.",
-        change=_fastloader_lines(now, packed=packed or now.file_bytes is None),
-        trigger="stall",
-        value=now.low,
-        gain=now.relief,
-        risk="T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
-    )
+    text = f"At least {now.low:.0%} of the time is lost to the loader{slower}."
+    change = _fastloader_lines(now, packed=packed or now.file_bytes is None)
+    risk = "T.train is a random crop, a flip and ImageNet's normalisation: name your own steps"
+    return Advice("fastloader", text, change, "stall", now.low, now.relief, risk=risk)
 
 
 def _fastloader_lines(now: Situation, *, packed: bool) -> str:
@@ -124,15 +113,10 @@ def num_workers(now: Situation) -> Advice | None:
     if waiting and workers is not None:
         why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
     what, name = ("threads", "FastLoader") if workers is None else ("workers", "DataLoader")
-    return Advice(
-        name="num_workers",
-        text=f"The {count} {what} {why}.",
-        change=f"{name}(..., num_workers={wanted})",
-        trigger="worker_cpu",
-        value=workers.busy if workers is not None else free,
-        gain=min(now.wait_gain, most),
-        risk="each worker holds its own copy of what the data set keeps in memory",
-    )
+    text, change = f"The {count} {what} {why}.", f"{name}(..., num_workers={wanted})"
+    value = free if workers is None else workers.busy
+    risk = "each worker holds its own copy of what the data set keeps in memory"
+    return Advice("num_workers", text, change, "worker_cpu", value, min(now.wait_gain, most), risk=risk)
 
 
 def prefetch_factor(now: Situation) -> Advice | None:

@@ -124,7 +124,7 @@ class Follow:
         if request.prometheus is not None:
             from iofast.monitor.render.prometheus import Endpoint, address
 
-            yield Endpoint(*address(request.prometheus))
+            yield Endpoint(*address(request.prometheus), self._jobs.moments)
         if request.report is not None:
             yield PageReport(request.report)
         if request.once or request.quiet:
@@ -132,7 +132,7 @@ class Follow:
         if request.json:
             yield JsonLines(self._out)
         elif self._out.isatty() and (self._running is None or request.screen):
-            self._screen = Screen(self._out, keys=self._running is None)
+            self._screen = Screen(self._out, self._jobs.moments, keys=self._running is None)
             yield self._screen  # last: errors of opening must come before the screen
         else:
             yield PlainLines(self._out)

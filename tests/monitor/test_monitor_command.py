@@ -16,9 +16,9 @@ from monitor_moments import busy, unknown
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.monitor import follow, live
-from iofast.monitor.compare import compare
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
+from iofast.monitor.render.printed import compare
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Snapshot
 

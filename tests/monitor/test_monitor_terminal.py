@@ -112,8 +112,8 @@ sys.path[:0] = [{TESTS!r}]
 from monitor_moments import busy, moment
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.snapshot import Job
-screen = Screen(sys.stdout)
 jobs = [moment(), moment(9, last=busy(), job=Job(77, 1, "python b.py"))]
+screen = Screen(sys.stdout, lambda: jobs)
 for job in jobs: screen.update(job)
 end = time.monotonic() + 20
 while time.monotonic() < end and not screen.quits(): time.sleep(0.01)

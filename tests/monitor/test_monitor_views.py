@@ -200,7 +200,7 @@ def test_addresses_of_prometheus() -> None:
 
 
 def test_prometheus_is_served() -> None:
-    endpoint = Endpoint("127.0.0.1", 0)
+    endpoint = Endpoint("127.0.0.1", 0, lambda: [moment()])
     try:
         endpoint.update(moment())
         with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=5) as answer:
@@ -209,7 +209,7 @@ def test_prometheus_is_served() -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/etc/passwd", timeout=5)
         with pytest.raises(OptionError, match=r"cannot listen on 127\.0\.0\.1:"):
-            Endpoint("127.0.0.1", endpoint.port)
+            Endpoint("127.0.0.1", endpoint.port, list)
     finally:
         endpoint.close([])
     with pytest.raises(urllib.error.URLError):

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -64,13 +64,11 @@ def _samples(moment: Moment) -> Iterator[Metric]:
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
     yield "iofast_verdict", own + judged, 1
-    if verdict.stall is not None:
-        tier = (*own, ("tier", verdict.stall.tier.value))
-        yield "iofast_stall_low_ratio", tier, verdict.stall.low
-        yield "iofast_stall_high_ratio", tier, verdict.stall.high
-    if verdict.interference is not None:
-        yield "iofast_interference_low_ratio", own, verdict.interference.low
-        yield "iofast_interference_high_ratio", own, verdict.interference.high
+    tier = () if verdict.stall is None else (("tier", verdict.stall.tier.value),)
+    for name, band, more in (("stall", verdict.stall, tier), ("interference", verdict.interference, ())):
+        if band is not None:
+            yield f"iofast_{name}_low_ratio", own + more, band.low
+            yield f"iofast_{name}_high_ratio", own + more, band.high
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
         yield "iofast_wait_ratio", (*own, *place, ("call", site.call[:_LONGEST]), ("source", site.source)), site.share
@@ -98,11 +96,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Endpoint(MomentView):
-    """Serves `/metrics` from a thread of its own. Raises OptionError if the address cannot be bound."""
+    """Serves `moments` at `/metrics`, from a thread of its own. Raises OptionError if the address cannot be bound."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._moments: dict[tuple[int, int], Moment] = {}
-        self._text = exposition([])
+    def __init__(self, host: str, port: int, moments: Callable[[], Sequence[Moment]]) -> None:
+        self._moments, self._text = moments, exposition([])
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -131,11 +128,9 @@ class Endpoint(MomentView):
         self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
         self._thread.start()
 
-    def update(self, moment: Moment) -> None:
+    def update(self, _moment: Moment) -> None:
         """Format the text for the next scrape, so that a scrape never sees a mixture."""
-        self._moments[moment.job.pid, moment.job.start_time] = moment
-        self._moments = {key: kept for key, kept in self._moments.items() if not kept.ended}
-        self._text = exposition(list(self._moments.values()))
+        self._text = exposition(self._moments())
 
     def close(self, _moments: Sequence[Moment]) -> None:
         """Stop serving."""

@@ -8,7 +8,7 @@ from iofast import errors
 from iofast.monitor.findings import Advice, Band, Bound, Cause, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.phases import RunSums
 from iofast.monitor.render.moment import Moment, Span
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, Tier, own_devices
+from iofast.monitor.snapshot import Job, Snapshot, Tier, own_devices
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
@@ -168,27 +168,20 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{value:.0%}"
 
 
-def devices(snapshot: Snapshot) -> list[tuple[str, str]]:
+def devices(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """The job's devices: which, and its name and figures; the most important first, as the rest may be cut."""
-    return [
-        (f"GPU {one.index}", "  ".join((plain(one.name, 24), *_of_device(one))))
-        for one in own_devices(snapshot.devices)
-    ]
-
-
-def _of_device(device: DeviceFigures) -> Iterator[str]:
-    yield f"busy {percent(device.busy)}"
-    yield f"SM {percent(device.sm_active)}"
-    if device.throttle_reasons:
-        yield f"slowed by {', '.join(map(plain, device.throttle_reasons))}"
-    if device.own is None:
-        yield "not seen whose"
-    if device.memory_used is not None and device.memory_total:
-        yield f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
-    if device.power_w is not None:
-        yield (
-            f"{device.power_w:.0f}" + ("" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}") + " W"
-        )
+    for one in own_devices(snapshot.devices):
+        parts = [plain(one.name, 24), f"busy {percent(one.busy)}", f"SM {percent(one.sm_active)}"]
+        if one.throttle_reasons:
+            parts.append(f"slowed by {', '.join(map(plain, one.throttle_reasons))}")
+        if one.own is None:
+            parts.append("not seen whose")
+        if one.memory_used is not None and one.memory_total:
+            parts.append(f"memory {one.memory_used / 1e9:.1f} of {one.memory_total / 1e9:.1f} GB")
+        if one.power_w is not None:
+            limit = "" if one.power_limit_w is None else f" of {one.power_limit_w:.0f}"
+            parts.append(f"{one.power_w:.0f}{limit} W")
+        yield f"GPU {one.index}", "  ".join(parts)
 
 
 def figure(name: str, value: float | None) -> str:
