@@ -23,7 +23,7 @@ from benchmarks import measure
 from benchmarks.verdicts.program_runs import Place, Run, add_options, place_of
 from benchmarks.verdicts.programs import SUITES, Program
 from benchmarks.verdicts.score import SHORT_S
-from iofast.monitor.findings import Interference, Prediction, Verdict
+from iofast.monitor.findings import Band, Prediction, Verdict
 from iofast.monitor.verdict import classify
 from tools import machine
 
@@ -85,7 +85,7 @@ class Beside:
     """A training on the CPU: how much longer its step takes beside the loader, predicted and by its own clock."""
 
     program: str
-    predicted: Interference | None
+    predicted: Band | None
     measured: float
 
 

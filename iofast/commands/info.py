@@ -88,11 +88,12 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     manifest = reader.manifest
     images, labels = _columns(reader)
     classes = manifest.classes
+    shards = sum(shard.size for shard in manifest.shards) or None  # or images of a folder
     return {
         "path": path,
         "container": reader.container,
         "count": manifest.count,
-        "bytes": _bytes(reader, path),
+        "bytes": os.path.getsize(path) if os.path.isfile(path) else shards,
         "fields": list(manifest.fields),
         "shards": [{"name": own.name, "count": own.count, "bytes": own.size} for own in manifest.shards if own.name],
         "images": images,
@@ -107,13 +108,6 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
         "left_out": list(reader.left_out),
     }
-
-
-def _bytes(reader: Reader, path: str) -> int | None:
-    """Return the bytes of a container: of its file, or of all its shards or images."""
-    if os.path.isfile(path):
-        return os.path.getsize(path)
-    return sum(shard.size for shard in reader.manifest.shards) or None
 
 
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:

@@ -85,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
             sheet = views_sheet(reader, seen(args, indices, preset(args.transform)), options)
     with owned.writing(Path(args.target)) as file:
         sheet.save(file, "PNG")
-    facts = {"path": args.target, "indices": indices, "size": list(sheet.size)}
-    facts |= {"transform": args.transform} if args.transform is not None else {}
+    facts = {"path": args.target, "indices": indices, "size": list(sheet.size), "transform": args.transform}
     answer(args, facts, lambda: say(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels"))
     return 0
 

@@ -25,7 +25,7 @@ from collections.abc import Collection
 from math import fsum, sqrt
 
 from iofast.monitor import thresholds
-from iofast.monitor.findings import Band, Evidence, Interference, StallBounds
+from iofast.monitor.findings import Band, Evidence, StallBounds, longer
 from iofast.monitor.probe.family import WORKER
 from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, clamped
 from iofast.monitor.training import Training
@@ -123,7 +123,7 @@ def _by_states(training: Training) -> tuple[Band, float]:
     return Band(wilson(sure, training.looks, z).low, wilson(min(1.0, maybe), training.looks, z).high), high
 
 
-def interference(training: Training, stall: StallBounds | None) -> Interference | None:
+def interference(training: Training, stall: StallBounds | None) -> Band | None:
     """How much longer a step takes beside the loader; None if no loader works beside it, or it cannot be seen."""
     lost = _lost(training)
     if stall is None or lost is None:
@@ -138,15 +138,15 @@ def interference(training: Training, stall: StallBounds | None) -> Interference 
         low, high = lost.low, lost.high
         short = min(long, max(short, (training.running or 0.0) * (1.0 - _taking(training))))
     low, high = min(low, long / 2), min(high, short - _least(training, short))
-    return Interference(min(low / (long - low), high / (short - high)), high / (short - high))
+    return Band(min(low / (long - low), high / (short - high)), high / (short - high))
 
 
-def evidence_of(found: Interference | None, training: Training) -> tuple[Evidence, ...]:
+def evidence_of(found: Band | None, training: Training) -> tuple[Evidence, ...]:
     """What the figure rests on, if a step may be longer by a share worth a notice."""
     if found is None or found.high < thresholds.NOTICE or training.queued is None:
         return ()
     queued = f"the training thread is ready to run and has no processor {training.queued:.0%} of the time"
-    return (Evidence("main_queued", training.queued, queued), Evidence("interference", found.middle, found.text))
+    return (Evidence("main_queued", training.queued, queued), Evidence("interference", found.middle, longer(found)))
 
 
 def _least(training: Training, step: float) -> float:

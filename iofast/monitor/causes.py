@@ -31,11 +31,6 @@ def find_cause(training: Training) -> Found:
     return found
 
 
-def longest_wait(training: Training) -> WaitSite | None:
-    """Line at which the training thread waits longest, or makes its batches; None below the notice threshold."""
-    return next((site for site in training.waits if site.share >= thresholds.NOTICE), None)
-
-
 def waiting(site: WaitSite) -> str:
     """Describe the line `site` in a clause."""
     does = "waits" if site.call else "makes its batches"
@@ -54,7 +49,7 @@ def _rank_skew(training: Training) -> Found:
 
 def _feeder(training: Training) -> Found:
     """Another program sends the batches. If it is a child process, its processor time is known."""
-    site, processes = longest_wait(training), WaitSource.PROCESSES
+    site, processes = training.longest_wait, WaitSource.PROCESSES
     if site is None or not site.loader or site.source not in (WaitSource.SOCKET, processes) or training.worker_count:
         return _NOTHING
     if site.source is processes and training.other_threads >= thresholds.PART:

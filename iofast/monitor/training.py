@@ -85,6 +85,7 @@ class Training:
         # lines that wait for the device, and at which the thread waits or makes a batch; most stack samples first
         self.syncs = _pooled([(one.syncs, one.looks) for one in self.stacks])
         self.waits = _pooled([(one.waits, one.looks) for one in self.stacks])
+        self.longest_wait = next((site for site in self.waits if site.share >= thresholds.NOTICE), None)
         # shares of the workers' tasks among their stack samples, starved ones left out; {} without any
         tasks = list[WorkerTask](what for what in WorkerTask if what is not WorkerTask.STARVED)
         counts = {what: fsum(one.worker_looks * one.workers.get(what, 0.0) for one in found) for what in tasks}

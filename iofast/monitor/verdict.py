@@ -17,7 +17,7 @@ from dataclasses import replace
 from iofast.monitor import thresholds
 from iofast.monitor.advice import advise
 from iofast.monitor.bounds import evidence_of, exposed, interference
-from iofast.monitor.causes import find_cause, longest_wait, waiting
+from iofast.monitor.causes import find_cause, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.limits import Finding, other_than_input, stalled
 from iofast.monitor.phases import phases, seconds_by_phase
@@ -106,7 +106,7 @@ def _decide(case: _Case) -> Verdict:
 
 def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdict:
     training, reason = case.training, finding.reason
-    site, beside = longest_wait(training), interference(case.training, stall)
+    site, beside = training.longest_wait, interference(case.training, stall)
     if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
         reason = f"{reason}: {waiting(site)}, and it is unknown whether for its batches"
     return Verdict(

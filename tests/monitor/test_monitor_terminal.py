@@ -25,7 +25,7 @@ from rich.text import Text
 from test_monitor_views import shows, texts
 
 from iofast.errors import TargetError
-from iofast.monitor.findings import Advice, Band, Interference, Prediction
+from iofast.monitor.findings import Advice, Band, Prediction
 from iofast.monitor.phases import RunSums
 from iofast.monitor.render.layout import drawn, sparkline
 from iofast.monitor.render.moment import Moment
@@ -43,7 +43,7 @@ SUMS = RunSums(90.0, Band(0.5, 0.6), Band(0.2, 0.3), 0.1, 0.05, 0.02, 0.03, 0.0,
 
 def jobs() -> list[Moment]:
     """A starved job of which everything is known, and one that computes."""
-    verdict = starved(interference=Interference(0.1, 0.25), what_if=(WORKERS,))
+    verdict = starved(interference=Band(0.1, 0.25), what_if=(WORKERS,))
     full = moment(last=verdict, devices=GPUS, loaders=(STEPS,))
     full.history.sums = SUMS
     return [full, moment(30, last=busy(), job=Job(77, 1, "python b.py", 1, 2))]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, Interference, StallBounds
+from iofast.monitor.findings import Band, Bound, Cause, StallBounds
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import SPANS, Figures, History, Timeline, figures
@@ -117,7 +117,7 @@ def test_a_host_wait_is_not_called_a_stall() -> None:
 
 
 def test_json_as_issue_and_documents_promise() -> None:
-    shown = moment(last=starved(interference=Interference(0.1, 0.25)))
+    shown = moment(last=starved(interference=Band(0.1, 0.25)))
     found = json.loads(json.dumps(to_json(shown), allow_nan=False))
     assert (found["schema"], found["verdict"], found["cause"]) == (2, "input-bound", "decode-cpu-workers")
     assert found["stall"] == {"low": 0.31, "high": 0.38, "tier": "stacks", "host_wait": False}
@@ -183,7 +183,7 @@ def test_hostile_text_stays_within_its_label(text: str) -> None:
 
 
 def test_series_of_prometheus() -> None:
-    text = exposition([moment(last=starved(interference=Interference(0.1, 0.25)))])
+    text = exposition([moment(last=starved(interference=Band(0.1, 0.25)))])
     assert 'iofast_stall_high_ratio{pid="4242",rank="0",command="python train.py' in text
     assert 'verdict="input-bound",cause="decode-cpu-workers",severity="severe"} 1.0\n' in text
     assert 'file="/u/train.py",line="41",function="main",call="queue.get",source="threads"} 0.34\n' in text

@@ -10,7 +10,7 @@ from monitor_snapshots import DEVICE, LATE, LOADER, MAIN, SYSTEM, stacks, thread
 
 from iofast.monitor.advice import advise
 from iofast.monitor.bounds import interference
-from iofast.monitor.findings import Bound, Cause, Interference, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.findings import Band, Bound, Cause, Prediction, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Looks, Tier, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
@@ -28,7 +28,7 @@ def situation(cause: Cause | None, low: float, high: float, **changes: Any) -> S
     shots = Training(training(4, **{"doing": LATE, "idle": idle, **changes}))
     bound = Bound.COMPUTE if cause is None else Bound.INPUT
     stall = StallBounds(low, high, Tier.STACKS, host_wait=idle is None)
-    beside = None if longer is None else Interference(longer, longer)
+    beside = None if longer is None else Band(longer, longer)
     return Situation(shots, shots, Verdict(bound, cause, stall, Severity.NONE, interference=beside))
 
 
@@ -132,7 +132,7 @@ RUNNING = {Doing.RUNNING: 1.0}
 ALONE = replace(SYSTEM, cores=2.0, idle_cores=0.0, other_cores=0.0)
 
 
-def longer(stall: tuple[float, float], ran: float, queued: float | None, **changes: Any) -> Interference | None:
+def longer(stall: tuple[float, float], ran: float, queued: float | None, **changes: Any) -> Band | None:
     """Of a second with a worker that uses a core: the training thread runs and is queued for these shares."""
     main = Looks(20, changes.pop("doing", RUNNING), ran, queued)
     own = replace(MAIN, cpu_s=ran)
@@ -165,7 +165,7 @@ LONGER: dict[str, tuple[float, float | None, dict[str, Any], tuple[float, float]
 def test_how_much_longer_a_step_takes(name: str) -> None:
     ran, queued, changes, expected = LONGER[name]
     found = longer((0.0, 0.0), ran, queued, **changes)
-    assert found == (expected and Interference(*map(pytest.approx, expected)))
+    assert found == (expected and Band(*map(pytest.approx, expected)))
 
 
 @given(*[st.floats(0, 1)] * 4, st.floats(0, 3) | st.none(), st.floats(0, 1) | st.none())
@@ -187,4 +187,4 @@ def test_a_verdict_has_it_as_its_second_figure() -> None:
     assert 0.2 < verdict.interference.high < 0.3
     texts = {one.name: one.text for one in verdict.evidence}
     assert texts["main_queued"] == "the training thread is ready to run and has no processor 20% of the time"
-    assert texts["interference"] == verdict.interference.text
+    assert texts["interference"].startswith("a step takes 2")

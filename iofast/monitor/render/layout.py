@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from iofast.monitor.findings import Advice, Bound, Verdict
+from iofast.monitor.findings import Advice, Bound, Verdict, longer
 from iofast.monitor.render import wording
 from iofast.monitor.render.moment import Figures, Moment
 from iofast.monitor.render.wording import plain
@@ -101,8 +101,8 @@ def _verdict(verdict: Verdict, width: int, most: int | None, *, ended: bool) -> 
     badge.append("" if verdict.cause is None else f"  {verdict.cause.value}", f"bold {style}")
     badge.append(f"  {severity}", style)
     badge.append("  the program has ended" if ended else "", "bold")
-    longer, steps = verdict.interference, "" if verdict.steps is None else f"{verdict.steps:,} steps in "
-    beside = longer.text if longer is not None and longer.high >= 0.01 else ""
+    found, steps = verdict.interference, "" if verdict.steps is None else f"{verdict.steps:,} steps in "
+    beside = longer(found) if found is not None and found.high >= 0.01 else ""
     figures = "; ".join(filter(None, (wording.stall_text(verdict.stall), beside)))
     lines = [badge, *([Text(figures, "" if verdict.bound.sure else "dim")] if figures else [])]
     lines += [Text(line) for line in textwrap.wrap(wording.explanation(verdict), max(1, width))[:most]]

@@ -35,9 +35,6 @@ HELP = {
 }
 
 
-Metric = tuple[str, tuple[tuple[str, str], ...], float | None]  # name, labels, value
-
-
 def exposition(moments: Sequence[Moment]) -> str:
     """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
@@ -57,7 +54,8 @@ def label(text: str) -> str:
     return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _samples(moment: Moment) -> Iterator[Metric]:
+def _samples(moment: Moment) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float | None]]:
+    """Name, labels and value of each metric."""
     job, verdict, now = moment.job, moment.verdict, moment.figures
     rank = "" if job.rank is None else str(job.rank)
     own = (("pid", str(job.pid)), ("rank", rank), ("command", job.command[:_LONGEST]))
