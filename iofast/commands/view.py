@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
 def choose(reader: Reader, args: argparse.Namespace) -> list[int]:
     """Return the dense indices that the options choose, in order. Raises `OptionError` if there are none."""
     count, seed = (32 if args.count is None else args.count), args.seed or 0
+    if count < 1:
+        raise OptionError(f"--count must be 1 or more, found {count}")
     refuse_beside(args, "indices", ("label", "split", "count"))
     if args.indices is not None:
         return parse_indices(args.indices, len(reader))
