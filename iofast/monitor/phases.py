@@ -195,8 +195,9 @@ class Ledger:
 
 def _spent(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> tuple[dict[Phase, float], Band]:
     """Seconds in each phase, and of the wait in training."""
-    training = Training([one for one, phase in zip(snapshots, found, strict=True) if phase is Phase.TRAINING])
+    trained = [one for one, phase in zip(snapshots, found, strict=True) if phase is Phase.TRAINING]
     reported, spent = Training(snapshots), seconds_by_phase(snapshots, found)
+    training = reported if len(trained) == len(snapshots) else Training(trained)
     if reported.starts is not None:  # how long the starts of epochs took, in which intervals soever
         starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
         # Before the interval in which the first start of an epoch was reported it looked like warm-up.

@@ -73,10 +73,10 @@ class _Case:
 
         self.last, self.min_seconds, self.every = last, min_seconds, Training(snapshots)
         self.spent = seconds_by_phase(snapshots, phase_of)
-        # Whether most intervals have the start of an epoch in them.
-        self.short_epochs = self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
+        between = self.spent.get(Phase.BETWEEN, 0.0)
+        self.short_epochs = between > self.spent.get(Phase.TRAINING, 0.0)  # most intervals have the start of one
         self.both = of(Phase.TRAINING, Phase.BETWEEN)
-        self.training = self.both if self.short_epochs else of(Phase.TRAINING)
+        self.training = self.both if self.short_epochs or not between else of(Phase.TRAINING)
 
 
 def _decide(case: _Case) -> Verdict:
