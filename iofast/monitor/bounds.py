@@ -38,7 +38,6 @@ _WITHIN = frozenset({WaitSource.THREADS, WaitSource.EVENTS, WaitSource.PROCESSES
 _ALIKE = 0.06
 _OWN = (Frame.FORWARD, Frame.BACKWARD, Frame.OPTIMIZER, Frame.TRANSFER, Frame.OTHER)
 _SHORTEST = 0.02  # of the time, that a step takes at least
-_TAKING = (0.15, 0.05)  # of state R: waking up in next() and taking a batch over, by the share of waits and always
 
 
 def wilson(share: float, looks: float, z: float) -> Band:
@@ -112,7 +111,7 @@ def _by_states(training: Training) -> tuple[Band, float]:
     sure = doing[Doing.QUEUE] if named else 0.0
     if training.worker_count or within:
         maybe = doing[Doing.QUEUE] + doing[Doing.DISK] + doing[Doing.UNSEEN] + doing[Doing.FUTEX] * within
-        maybe += min(0.15 * doing[Doing.QUEUE] + 0.05, 1.0) * doing[Doing.RUNNING]  # waking up, and taking a batch over
+        maybe += _taking(training) * doing[Doing.RUNNING]
     else:  # no worker: the thread loads its batches itself, or an unknown loader does
         sure, maybe = doing[Doing.DISK], 1.0 - doing[Doing.STOPPED]
     host = 1.0 - doing[Doing.FUTEX] - sure
@@ -158,9 +157,8 @@ def _least(training: Training, step: float) -> float:
 
 
 def _taking(training: Training) -> float:
-    """Share of the training thread's state R that may be within next(), at most."""
-    by_wait, always = _TAKING
-    return min(1.0, by_wait * training.doing[Doing.QUEUE] + always)
+    """Share of the training thread's state R that may be within next(), at most: waking up, and taking a batch over."""
+    return min(1.0, 0.15 * training.doing[Doing.QUEUE] + 0.05)
 
 
 def _lost(training: Training) -> Band | None:

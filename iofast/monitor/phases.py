@@ -28,8 +28,7 @@ _BY_FRAMES = (
 )
 _STAY = 4  # intervals with workers that show that this training has them
 _PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
-
-WorkerSet = frozenset[tuple[int, int]]
+_Workers = Sequence[frozenset[tuple[int, int]]]  # of each interval
 
 
 def phases(snapshots: Sequence[Snapshot]) -> tuple[Phase, ...]:
@@ -67,7 +66,7 @@ def _alone(snapshot: Snapshot) -> Phase:
     return Phase.TRAINING
 
 
-def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
+def _new_workers(sets: _Workers, at: int) -> bool:
     """Whether new workers replace others in this interval; those of a second loader come beside the first."""
     before = next((workers for workers in reversed(sets[:at]) if workers), None)
     if before is None or not sets[at] - before:
@@ -87,7 +86,7 @@ def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
             found[at] = beside[0] if beside else Phase.TRAINING
 
 
-def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+def _warm(snapshots: Sequence[Snapshot], sets: _Workers, found: Sequence[Phase]) -> int:
     """Number of intervals at the beginning that differ from later ones. A long warm-up is how this training runs."""
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
     idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
@@ -104,7 +103,7 @@ def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Seque
     return max(starting, count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else 0)
 
 
-def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+def _before_workers(snapshots: Sequence[Snapshot], sets: _Workers, found: Sequence[Phase]) -> int:
     """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine.
 
     0 if a loader without workers has handed over batches in them: then the workers are those of a validation.
