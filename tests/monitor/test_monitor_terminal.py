@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_moments import busy, device, moment, starved
+from monitor_moments import busy, device, moment, snapshot, starved
 from monitor_snapshots import LOADER
 from places import SUPPORT
 from proc_folder import read_until
@@ -27,8 +27,8 @@ from test_monitor_views import shows, texts
 from iofast.errors import TargetError
 from iofast.monitor.findings import Advice, Band, Prediction
 from iofast.monitor.phases import RunSums
-from iofast.monitor.render.layout import drawn, sparkline
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.render.layout import drawn, sparkline, whole
+from iofast.monitor.render.moment import STRETCHES, Moment, figures
 from iofast.monitor.render.printed import PageReport, html
 from iofast.monitor.snapshot import Doing, Job, Looks
 
@@ -86,6 +86,14 @@ def test_bounds_that_say_nothing_are_not_drawn() -> None:
     (row,) = (line for line in text.splitlines() if line.startswith("stall     "))
     assert row.split() == ["stall", "0–100%"]
     assert "GPU busy" not in text, "without a device there is no row for it"
+
+
+def test_a_figure_that_is_known_since_now() -> None:
+    """The timeline of the whole run has no value of it yet."""
+    shown, now = moment(STRETCHES), snapshot(STRETCHES, loaders=(STEPS,))
+    shown.history.add(now, figures(now), shown.verdict)
+    text = text_of(whole(replace(shown, snapshot=now, figures=figures(now))))
+    assert [line.split() for line in text.splitlines() if line.startswith("images/s")] == [["images/s", "320"]]
 
 
 def test_on_a_small_screen_both_changes_can_be_pasted() -> None:

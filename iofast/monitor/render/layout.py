@@ -72,7 +72,7 @@ def _jobs(moments: Sequence[Moment], selected: int, most: int) -> Lines:
 def _parts(moment: Moment, width: int, height: int | None) -> list[Lines]:
     """The parts of one job, without empty ones. A screen's `height` bounds the long ones; None for all of them."""
     verdict, history, room = moment.verdict, moment.history, max(1, width - _TITLE - 1)
-    most = None if height is None else _MOST_LINES
+    most, few = (None, None) if height is None else (_MOST_LINES, height // 8)
     run = history.timeline.stretches if height is None else list(history.recent)
     pieces = _MOST_ADVICE if height is None else min(_MOST_ADVICE, height // 10)
     advice = [line for one in verdict.advice[:pieces] for line in _advice(one, room, most)]
@@ -83,12 +83,12 @@ def _parts(moment: Moment, width: int, height: int | None) -> list[Lines]:
         _verdict(verdict, width, most, ended=moment.ended),
         _timelines(moment, width, run),
         _titled("advice", advice),
-        _titled("what if", predicted[: None if height is None else height // 8]),
+        _titled("what if", predicted[:few]),
         _titled("evidence", [plain(evidence.text) for evidence in verdict.evidence]),
         [line for title, text in wording.devices(moment.snapshot) for line in _titled(title, [text])],
         # what does not train waits for no batch
         _titled("run", list(wording.sums(history.sums)) if verdict.bound is not Bound.IDLE else []),
-        _titled("verdicts", [wording.held(one) for one in reversed(history.spans)]),
+        _titled("verdicts", [wording.held(one) for one in reversed(history.spans)][:few]),
         _titled("note", notes, "dim"),
     ]
     return [part for part in parts if part]
@@ -123,7 +123,7 @@ def _timelines(moment: Moment, width: int, run: Sequence[Figures]) -> Lines:
     for title, text, values, scale, style in rows:
         known = [value for value in values[-room:] if value is not None]
         if known or text != wording.NONE:  # otherwise a note has the reason
-            blocks = sparkline(values, room, scale or max(known))
+            blocks = sparkline(values, room, scale or max(known, default=1.0))
             lines.append(Text.assemble(f"{title:<{_TITLE}} ", (blocks, style), f" {text:>{_FIGURE}}"))
     return lines
 
