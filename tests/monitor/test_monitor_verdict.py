@@ -202,6 +202,18 @@ def test_a_verdict_on_a_device_confirms_itself(idle: float, changes: dict[str, A
     assert classify(shots, first).bound is first.bound
 
 
+@pytest.mark.parametrize(("before", "idle", "bound"), [(0.02, 0.11, Bound.COMPUTE), (0.5, 0.09, Bound.LAUNCH)])
+def test_a_verdict_on_a_device_changes_by_more_than_the_margin(before: float, idle: float, bound: Bound) -> None:
+    seen = {"stacks": stacks({FORWARD: 0.9, SYNC: 0.1}), "loaders": (replace(LOADER, exposed_s=0.0, transfer_s=0.0),)}
+    last = classify(training(40, doing=HOST, idle=before, **seen))
+    assert last.bound is bound
+    shots = training(40, doing=HOST, idle=idle, **seen)
+    assert (classify(shots).bound, classify(shots, last).bound) == (
+        {Bound.COMPUTE: Bound.LAUNCH, Bound.LAUNCH: Bound.COMPUTE}[bound],
+        bound,
+    )
+
+
 # --- for all snapshots
 
 

@@ -188,6 +188,7 @@ def test_series_of_prometheus() -> None:
     assert 'verdict="input-bound",cause="decode-cpu-workers",severity="severe"} 1.0\n' in text
     assert 'file="/u/train.py",line="41",function="main",call="queue.get",source="threads"} 0.34\n' in text
     assert set(re.findall(r"^(\w+)[ {]", text, re.M)) == set(HELP) - {"iofast_images_per_second"}
+    assert exposition([replace(moment(), ended=True)]).splitlines()[-1] == "iofast_jobs 0.0"
     assert text.startswith("# HELP iofast_jobs training processes watched\n# TYPE iofast_jobs gauge\niofast_jobs 1.0\n")
 
 

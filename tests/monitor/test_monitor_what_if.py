@@ -71,8 +71,9 @@ HIGHEST: dict[str, tuple[Cause, tuple[float, float], dict[str, Any], dict[str, f
     "on the CPU a batch takes a second of two cores": (Cause.SINGLE, (0.6, 0.6), {**ONE_OF_TWO, "idle": None},
      {"workers": 1 / 0.5}),
     # two workers get one of two cores; of what was added to them nothing else is known
-    "other programs give their cores back": (Cause.TAKEN, (0.6, 0.62), TAKEN,
-     {"others": 2.0, "workers": None, "fastloader": None, "device": None}),
+    "other programs give their cores back": (Cause.TAKEN, (0.6, 0.62),
+     {**TAKEN, "stacks": DECODES, "file_bytes": 280_000},
+     {"others": 2.0, "workers": None, "pack": None, "fastloader": None, "device": None}),
     # of 1.5 cores a FastLoader leaves 0.13 to 0.5 times as much: the step of 0.5 without a loader is the limit
     "a training on the loader's own two cores": (Cause.CPU, (0.2, 0.2), OWN_CORES,
      {"fastloader": 1 / 0.5, "workers": None}),
