@@ -52,6 +52,7 @@ FIGURES = {  # of an interval: title, factor and unit of the text
 }
 _STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
+clock = tqdm.format_interval  # seconds as 00:42, 12:05, 27:03:10
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 LONGEST = 400  # characters; longer text is cut
 
@@ -156,11 +157,6 @@ def name(job: Job, longest: int = 60) -> str:
     program, _, rest = job.command.partition(" ")
     command = f"{program.rpartition('/')[2]} {rest}".rstrip()  # without the folder of the interpreter
     return f"pid {job.pid}{rank}: {plain(command, longest)}"
-
-
-def clock(seconds: float) -> str:
-    """A time as minutes and seconds: 00:42, 12:05, 27:03:10."""
-    return tqdm.format_interval(seconds)
 
 
 def percent(value: float | None) -> str:
