@@ -280,7 +280,7 @@ def test_no_rates(tmp_path: Path) -> None:
     found = compare(intervals(tmp_path / "a", None), intervals(tmp_path / "b", 95.0))
     assert found.change is None
     assert not found.slower(0.0)
-    assert "| main CPU | 1 cores ± 0 cores | 1 cores ± 0 cores | +0.0% |" in found.markdown()
+    assert "| main CPU | 1 ± 0 cores | 1 ± 0 cores | +0.0% |" in found.markdown()
 
 
 @pytest.mark.parametrize(("limit", "status"), [("5%", 4), ("0.05", 4), ("15%", 0)])

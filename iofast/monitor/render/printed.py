@@ -176,14 +176,13 @@ def compare(before: Path, after: Path) -> Comparison:
     (was, stall), (now, later) = (_judged(each[-1]) for each in files)
     rows: list[tuple[str, ...]] = [("verdict", was, now, ""), ("stall", stall, later, "")]
     change = None
-    for name, (title, *_) in wording.FIGURES.items():
+    for name, (title, _, unit) in wording.FIGURES.items():
         means = [mean for each in files if (mean := _mean(each, name)) is not None]
         if len(means) == 2:
             found = _change(*means)
             change = found if name == "images_per_s" else change
-            shown = [
-                f"{wording.figure(name, each.value)} ± {wording.figure(name, _SURE * each.error)}" for each in means
-            ]
+            texts = [[wording.figure(name, value) for value in (each.value, _SURE * each.error)] for each in means]
+            shown = [f"{value.removesuffix(unit)} ± {noise}" for value, noise in texts]
             rows.append((title, *shown, "" if found is None else f"{found.value:+.1%}"))
     return Comparison(rows, change)
 
