@@ -22,8 +22,8 @@ from tqdm import tqdm
 from benchmarks import measure
 from benchmarks.verdicts.program_runs import Place, Run, add_options, place_of
 from benchmarks.verdicts.programs import SUITES, Program
-from benchmarks.verdicts.score import SHORT
-from iofast.monitor.findings import Interference, Prediction, Verdict
+from benchmarks.verdicts.score import SHORT_S
+from iofast.monitor.findings import Band, Prediction, Verdict
 from iofast.monitor.verdict import classify
 from tools import machine
 
@@ -85,7 +85,7 @@ class Beside:
     """A training on the CPU: how much longer its step takes beside the loader, predicted and by its own clock."""
 
     program: str
-    predicted: Interference | None
+    predicted: Band | None
     measured: float
 
 
@@ -112,7 +112,7 @@ def score(place: Place, program: Program) -> tuple[list[Scored], Beside | None]:
     before = place.run(program, inside=False)
     if before.seen is None or before.true is None:
         return [], None
-    verdict = classify(before.seen.snapshots, thresholds=SHORT)
+    verdict = classify(before.seen.snapshots, min_seconds=SHORT_S)
     steady = fixed(program, before)
     pairs = [(prediction, changed(steady, prediction)) for prediction in verdict.what_if]
     runs = [(prediction, place.run(after, inside=False)) for prediction, after in pairs if after is not None]

@@ -1,8 +1,4 @@
-"""The command line `iofast`: finds the command, and turns errors into one line and an exit status.
-
-0 done · 1 failed · 2 wrong usage · 3 done, but some images failed · 4 the monitor's verdict is one of --fail-on ·
-130 interrupted with Ctrl-C.
-"""
+"""The command line `iofast`: finds the command, and turns errors into one line and an exit status (_EPILOG)."""
 
 import argparse
 import codecs
@@ -13,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from iofast.commands import COMMANDS
-from iofast.commands.parser import Parser
+from iofast.commands.shared import Parser
 from iofast.errors import IofastError, OptionError, did_you_mean, plain
 from iofast.version import __version__
 

@@ -3,12 +3,11 @@
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.measure import table
 from benchmarks.verdicts.program_runs import Run
 from iofast.monitor.findings import Bound, Verdict
-from iofast.monitor.thresholds import Thresholds
 from iofast.monitor.verdict import classify
 
 INSIDE_ERROR = 0.03
@@ -17,7 +16,7 @@ _ROUNDING = 0.005
 _NOTICE, _BOUND = 0.05, 0.10  # from these stalls on, input-bound may be and must be the verdict
 _BY_STALL = frozenset({Bound.INPUT, Bound.COMPUTE})
 # A program trains for twenty seconds here; the monitor's default of 30 s is for uncounted steps.
-SHORT = replace(Thresholds(), min_seconds=10.0)
+SHORT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,10 @@ class Scored:
         return None if bounds is None else abs((bounds.low + bounds.high) / 2 - self.stall)
 
 
-def score(run: Run, thresholds: Thresholds = SHORT) -> Scored:
+def score(run: Run, min_seconds: float = SHORT_S) -> Scored:
     """Judge what was seen of a run that was not skipped."""
     assert run.seen is not None
-    return Scored(run, classify(run.seen.snapshots, thresholds=thresholds))
+    return Scored(run, classify(run.seen.snapshots, min_seconds=min_seconds))
 
 
 def asked(scored: Sequence[Scored], *, inside: bool) -> list[tuple[str, str, str, bool]]:

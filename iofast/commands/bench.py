@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.text import Text
 
 from iofast import transforms as T
-from iofast.commands.text import count, table
-from iofast.errors import OptionError, plain
+from iofast.commands.shared import add_output, count, table
+from iofast.errors import plain
 from iofast.machine import cores
 from iofast.monitor.probe import states
 from iofast.monitor.probe.machine_facts import SystemProbe
@@ -77,8 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", metavar="DEVICE", help="where batches go, such as cuda (default: cpu)")
     add("--step", type=float, metavar="MS", help="a step to run beside the loader (default: 5 with a GPU)")
     add("--pixels", choices=("exact", "fast"), default="exact", help="as FastLoader's (default: exact)")
-    add("--json", action="store_true", help="print JSON")
-    add("--quiet", action="store_true", help="print images/s only, one line for each number of workers")
+    add_output(parser, quiet="print images/s only, one line for each number of workers")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     from iofast.bench import BenchOptions, bench  # here, with torch
     from iofast.dataset import FastDataset
 
-    if args.size < 1:
-        raise OptionError(f"--size must be 1 or more, found {args.size}")
     preset = T.train(args.size) if args.transform == "train" else T.evaluate(args.size)
     transform = [step for step in preset if not isinstance(step, T.Normalize)]  # the batch is uint8
     options = BenchOptions(

@@ -9,13 +9,12 @@ examples:
 """
 
 import argparse
-import json
 from datetime import datetime
 
 from rich.console import Console
 
 from iofast import staging
-from iofast.commands.text import count, say, size, table
+from iofast.commands.shared import add_output, answer, count, say, size, table
 from iofast.staging import CachedObject
 
 
@@ -23,8 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("action", choices=("ls", "verify", "clear"), metavar="ls|verify|clear", help="what to do")
     parser.add_argument("prefixes", metavar="URL", nargs="*", help="only objects whose URLs begin so")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,11 +36,9 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "clear":
         for each in chosen:
             staging.clear(each)
-    if args.json:
-        rows = [{**each._asdict(), "path": str(each.path), "broken": broken.get(each.url, [])} for each in chosen]
-        print(json.dumps({"version": 1, "action": args.action, "objects": rows}))
-    elif not args.quiet:
-        _show(args.action, chosen, sum(map(len, broken.values())))
+    rows = [{**each._asdict(), "path": str(each.path), "broken": broken.get(each.url, [])} for each in chosen]
+    facts = {"action": args.action, "objects": rows}
+    answer(args, facts, lambda: _show(args.action, chosen, sum(map(len, broken.values()))))
     return 1 if any(broken.values()) else 0
 
 

@@ -8,15 +8,12 @@ examples:
 """
 
 import argparse
-import json
 import sys
 from typing import Any
 
 import numpy as np
 
-from iofast.commands import foreign
-from iofast.commands.parser import refuse_beside
-from iofast.commands.text import say, size
+from iofast.commands.shared import add_foreign, add_output, answer, foreign_given, refuse_beside, say, size
 from iofast.containers.base import Reader
 from iofast.containers.changed import follow
 from iofast.containers.located import steps
@@ -32,15 +29,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="CONTAINER", help="a container, or a folder of images")
     parser.add_argument("record", metavar="INDEX|KEY", help="place in the order, from 0, or a key (00000042)")
     parser.add_argument("--field", metavar="NAME", help="write the bytes of this field to stdout")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the record as JSON, text fields with their values")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if the record can be read")
+    add_foreign(parser)
+    as_json = "print the record as JSON, text fields with their values"
+    add_output(parser, as_json, "print nothing; exit status 0 if the record can be read")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the record, or write the field."""
     refuse_beside(args, "field", ("json",))
-    with open_reader(args.path, foreign.options(args)) as reader:
+    with open_reader(args.path, foreign_given(args)) as reader:
         index = find(reader, args.record)
         if args.field is not None:
             try:
@@ -53,10 +50,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         record = reader.record(index)
         facts = describe(reader, index, record)
-    if args.json:
-        print(json.dumps(facts, sort_keys=True))
-    elif not args.quiet:
-        _show(facts, record)
+    answer(args, facts, lambda: _show(facts, record))
     return 0
 
 
@@ -99,7 +93,6 @@ def describe(reader: Reader, index: int, record: Record) -> dict[str, Any]:
         text = _text(payload)
         fields[name] = {"bytes": len(payload)} | ({} if text is None else {"text": text})
     return {
-        "version": 1,
         "index": index,
         "key": record.key,
         "name": reader.name(index),

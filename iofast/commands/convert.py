@@ -14,7 +14,7 @@ No byte of any image changes; use `iofast pack` to change images.
 
 import argparse
 
-from iofast.commands import foreign
+from iofast.commands.shared import add_foreign, add_output
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--shard-size", metavar="SIZE", help="of tar and TFRecord: 500MB, 1GiB or bytes (default 1GB)")
     parser.add_argument("--overwrite", action="store_true", help="replace DST if it exists (never a folder)")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_foreign(parser)
+    add_output(parser, "print the report as JSON", "no progress bar, no summary")
 
 
 def run(args: argparse.Namespace) -> int:

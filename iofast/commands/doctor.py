@@ -9,23 +9,21 @@ Exit status: 0, or 1 if something that iofast cannot work without is missing or 
 """
 
 import argparse
-import json
 import os
 import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from iofast import machine
-from iofast.commands.text import size
+from iofast.commands.shared import add_output, answer, say, size
 from iofast.version import __version__
 
-_STYLES = {"ok": "green", "note": "", "missing": "yellow", "broken": "bold red"}
 _SHM_NEEDED = 1 << 30  # bytes; torch's DataLoader workers put their batches into /dev/shm
 _FILES_NEEDED = 4096  # for a loader over a plain folder, torch's workers and a few hundred shards
 _CAP_SYS_PTRACE = 19  # bit of CapEff, capability.h
@@ -41,101 +39,82 @@ class Check(NamedTuple):
     advice: str = ""
 
 
+Facts = Iterator[tuple[str, ...]]  # checks without their group
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if nothing is broken")
+    add_output(parser, quiet="print nothing; exit status 0 if nothing is broken")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks; exit status 1 if something indispensable is broken."""
     results = checks()
-    if args.json:
-        print(json.dumps({"version": 1, "checks": [check._asdict() for check in results]}))
-    elif not args.quiet:
-        _show(results)
+    answer(args, {"checks": [check._asdict() for check in results]}, lambda: _show(results))
     return int(any(check.state == "broken" for check in results))
 
 
 def _show(results: list[Check]) -> None:
-    from rich.console import Console  # here: it may be what is missing
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    width = max(len(check.name) for check in results)
     for group, members in groupby(results, key=lambda check: check.group):
-        if table.row_count:
-            table.add_row()
-        table.add_row(Text(group, "bold"))
+        say(group)
         for check in members:
-            table.add_row(f"  {check.name}", Text(check.state, _STYLES[check.state]), Text(check.value))
+            say(f"  {check.name:<{width}}  {check.state:<7}  {check.value}")
             if check.advice:
-                table.add_row("", "", Text(f"-> {check.advice}", "italic"))
-    Console(highlight=False).print(table)
+                say(f"  {'':<{width}}  {'':<7}  -> {check.advice}")
 
 
 def checks() -> list[Check]:
     """Return all checks, in the order of the output. Imports torch if it is installed."""
-    return [check for group in (_kernel, _libraries, _optional, _gpu, _machine) for check in _safely(group)]
+    groups = {
+        "iofast": _kernel,
+        "libraries": _libraries,
+        "optional libraries": _optional,
+        "GPU": _gpu,
+        "machine": _machine,
+    }
+    found: list[Check] = []
+    for group, facts in groups.items():
+        try:
+            found.extend(Check(group, *fact) for fact in facts())  # those before an error stay
+        except Exception as error:  # a broken library can raise anything on import
+            found.append(Check(group, "this group", _first_line_of(error), "broken"))
+    return found
 
 
-def _safely(group: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    try:
-        yield from group()
-    except Exception as error:  # a broken library can raise anything on import
-        yield Check(group.__name__.strip("_"), "this group", _first_line_of(error), "broken")
-
-
-def _kernel() -> Iterator[Check]:
+def _kernel() -> Facts:
     from iofast import kernel
 
-    yield Check("iofast", "version", f"{__version__} in {Path(__file__).parents[1]}")
+    yield "version", f"{__version__} in {Path(__file__).parents[1]}"
     facts = kernel.describe()
     if kernel.backend == "native":
-        yield Check("iofast", "kernel", kernel.backend)
+        yield "kernel", kernel.backend
     else:
         advice = "apt-get install gcc python3-dev libjpeg-dev, then install iofast again"
-        yield Check("iofast", "kernel", f"{kernel.backend}: {facts['missing'] or 'slow'}", "missing", advice)
-    for name, value in facts.items():
-        if name not in ("backend", "missing") and value:
-            yield Check("iofast", name, value)
+        yield "kernel", f"{kernel.backend}: {facts['missing'] or 'slow'}", "missing", advice
+    yield from ((name, value) for name, value in facts.items() if name not in ("backend", "missing") and value)
 
 
-def _libraries() -> Iterator[Check]:
-    python = f"{platform.python_version()} ({platform.python_implementation()}) at {sys.executable}"
-    yield Check("libraries", "Python", python)
-    yield _library("numpy")
-    yield _pillow()
+def _libraries() -> Facts:
     import lmdb
-
-    yield _library("lmdb")._replace(value=f"{_version('lmdb')} with LMDB {'.'.join(map(str, lmdb.version()))}")
-    for name in ("google-crc32c", "tqdm", "rich", "psutil"):
-        yield _library(name)
-
-
-def _pillow() -> Check:
     import PIL
     from PIL import features
 
-    name = "Pillow-SIMD" if _version("Pillow-SIMD") else "Pillow"
+    yield "Python", f"{platform.python_version()} ({platform.python_implementation()}) at {sys.executable}"
     turbo = features.version_feature("libjpeg_turbo")
     jpeg = f"libjpeg-turbo {turbo}" if turbo else "libjpeg without turbo"
-    codecs = [codec for codec in ("webp", "avif") if features.check(codec)]
-    check = Check("libraries", name, f"{PIL.__version__} with {', '.join([jpeg, *codecs])}")
+    codecs = ", ".join([jpeg, *(codec for codec in ("webp", "avif") if features.check(codec))])
     advice = "install Pillow from its wheels: they bundle libjpeg-turbo, which decodes 2 to 4 times as fast"
-    return check if turbo else check._replace(state="missing", advice=advice)
+    name = "Pillow-SIMD" if _version("Pillow-SIMD") else "Pillow"
+    yield name, f"{PIL.__version__} with {codecs}", *(() if turbo else ("missing", advice))
+    for name in ("numpy", "lmdb", "google-crc32c", "tqdm", "rich", "psutil"):
+        if version := _version(name):
+            yield name, version + (f" with LMDB {'.'.join(map(str, lmdb.version()))}" if name == "lmdb" else "")
+        else:
+            yield name, "absent", "broken", f"pip install {name}"
 
 
-def _library(name: str) -> Check:
-    if version := _version(name):
-        return Check("libraries", name, version)
-    return Check("libraries", name, "absent", "broken", f"pip install {name}")
-
-
-def _optional() -> Iterator[Check]:
+def _optional() -> Facts:
     for name, extra, purpose in (
         ("torch", "torch", "FastDataset and FastLoader need it"),
         ("pyarrow", "parquet", "Parquet and Arrow files"),
@@ -144,114 +123,94 @@ def _optional() -> Iterator[Check]:
         ("py-spy", "monitor", "Python stacks of a watched process"),
     ):
         if version := _version(name):
-            yield Check("optional libraries", name, version)
+            yield name, version
         else:
             state = "missing" if name == "torch" else "note"
-            advice = f"pip install 'iofast[{extra}]'"
-            yield Check("optional libraries", name, f"absent ({purpose})", state, advice)
+            yield name, f"absent ({purpose})", state, f"pip install 'iofast[{extra}]'"
 
 
-def _gpu() -> Iterator[Check]:
+def _gpu() -> Facts:
     driver = _first_line(Path("/proc/driver/nvidia/version"))
-    yield Check("GPU", "driver", driver or "no NVIDIA driver", "ok" if driver else "note")
+    yield "driver", driver or "no NVIDIA driver", "ok" if driver else "note"
     yield from _cuda(bool(driver))
     if version := _version("cuda-bindings"):
-        yield Check("GPU", "cuda-bindings", version)
+        yield "cuda-bindings", version
     else:
         advice = "pip install 'iofast[cuda13]'" if driver else ""
-        yield Check("GPU", "cuda-bindings", "absent (JPEGs and pixels on the GPU)", "note", advice)
+        yield "cuda-bindings", "absent (JPEGs and pixels on the GPU)", "note", advice
 
 
-def _cuda(driver: bool) -> Iterator[Check]:
+def _cuda(driver: bool) -> Facts:
     if not _version("torch"):
-        yield Check("GPU", "CUDA", "not checked: torch is absent", "note")
+        yield "CUDA", "not checked: torch is absent", "note"
         return
     try:
         import torch
 
         built: str | None = torch.version.cuda
         usable = torch.cuda.is_available()
-        devices = [_device(torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())]
+        devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     except Exception as error:
-        yield Check("GPU", "torch", _first_line_of(error), "broken", "reinstall torch")
+        yield "torch", _first_line_of(error), "broken", "reinstall torch"
         return
     if usable:
-        yield Check("GPU", "CUDA", f"{built}, usable")
-        for number, device in enumerate(devices):
-            yield Check("GPU", f"device {number}", device)
+        yield "CUDA", f"{built}, usable"
+        for number, each in enumerate(devices):
+            yield f"device {number}", f"{each.name}, {size(each.total_memory)}, compute {each.major}.{each.minor}"
     elif driver:
         advice = "install a CUDA build of torch" if built is None else "compare the driver with torch's CUDA version"
-        yield Check("GPU", "CUDA", f"torch cannot use it (built for {built})", "missing", advice)
+        yield "CUDA", f"torch cannot use it (built for {built})", "missing", advice
     else:
-        yield Check("GPU", "CUDA", f"none; torch is built for {built or 'the CPU'}", "note")
+        yield "CUDA", f"none; torch is built for {built or 'the CPU'}", "note"
 
 
-def _device(properties: Any) -> str:
-    return f"{properties.name}, {size(properties.total_memory)}, compute {properties.major}.{properties.minor}"
-
-
-def _machine() -> Iterator[Check]:
-    yield Check("machine", "system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+def _machine() -> Facts:
+    yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
     quota = machine.cpu_quota()
     limit = "no quota" if quota is None else f"quota of {quota:.2f} cores by its control group"
-    cores = f"{machine.cores()} usable: {os.cpu_count()} in all, {machine.affinity()} allowed, {limit}"
-    yield Check("machine", "cores", cores)
+    yield "cores", f"{machine.cores()} usable: {os.cpu_count()} in all, {machine.affinity()} allowed, {limit}"
     memory = machine.memory_limit()
     bound = "" if memory is None else f", control group's limit {size(memory)}"
-    yield Check("machine", "free memory", size(machine.free_memory()) + bound)
-    yield _shared_memory()
-    yield _open_files()
-    yield _ptrace()
-
-
-def _shared_memory() -> Check:
+    yield "free memory", size(machine.free_memory()) + bound
     try:
         total, _, free = shutil.disk_usage("/dev/shm")
     except OSError:
-        return Check("machine", "/dev/shm", "absent (torch's DataLoader workers use it; FastLoader does not)", "note")
-    check = Check("machine", "/dev/shm", f"{size(total)}, {size(free)} free")
-    advice = "start the container with --shm-size=8g or --ipc=host"
-    return check if total >= _SHM_NEEDED else check._replace(state="missing", advice=advice)
-
-
-def _open_files() -> Check:
+        yield "/dev/shm", "absent (torch's DataLoader workers use it; FastLoader does not)", "note"
+    else:
+        advice = () if total >= _SHM_NEEDED else ("missing", "start the container with --shm-size=8g or --ipc=host")
+        yield "/dev/shm", f"{size(total)}, {size(free)} free", *advice
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     words = ["unlimited" if value == resource.RLIM_INFINITY else f"{value:,}" for value in (soft, hard)]
-    check = Check("machine", "open files", f"{words[0]} (hard limit {words[1]})")
     enough = soft == resource.RLIM_INFINITY or soft >= _FILES_NEEDED
-    return check if enough else check._replace(state="missing", advice=f"ulimit -n {_FILES_NEEDED}")
+    advice = () if enough else ("missing", f"ulimit -n {_FILES_NEEDED}")
+    yield "open files", f"{words[0]} (hard limit {words[1]})", *advice
+    yield "ptrace", *_ptrace()
 
 
-def _ptrace() -> Check:
-    """Check whether stacks of another process can be read, as `iofast monitor --pid` does."""
+def _ptrace() -> tuple[str, str, str]:
+    """Whether stacks of another process can be read, as `iofast monitor --pid` does: value, state, advice."""
     from iofast.monitor.probe.stacks import pyspy
 
     scope = _first_line(Path("/proc/sys/kernel/yama/ptrace_scope"))
     capable = bool(_effective_capabilities() >> _CAP_SYS_PTRACE & 1)
     facts = f"yama ptrace_scope {scope or 'absent'}, CAP_SYS_PTRACE {'held' if capable else 'not held'}"
-    state, advice, words = "ok", "", "stacks of own processes can be read"
     if pyspy() is None:
-        words, state = "no stacks can be read, because py-spy is absent", "note"
-        advice = "pip install 'iofast[monitor]'"
-    elif scope == "3":
-        words, state, advice = "stacks of no process can be read", "missing", "ptrace_scope 3 stays until the next boot"
-    elif capable:
-        words = "stacks of any process can be read"
-    elif scope not in ("", "0"):
-        words, state = "only stacks of children can be read", "missing"
-        start = "start programs with `iofast monitor -- PROGRAM`, or " if scope == "1" else ""
-        advice = f"{start}sudo sysctl kernel.yama.ptrace_scope=0, or in a container --cap-add SYS_PTRACE"
-    return Check("machine", "ptrace", f"{facts}: {words}", state, advice)
+        return f"{facts}: no stacks can be read, because py-spy is absent", "note", "pip install 'iofast[monitor]'"
+    if scope == "3":
+        return f"{facts}: stacks of no process can be read", "missing", "ptrace_scope 3 stays until the next boot"
+    if capable or scope in ("", "0"):
+        return f"{facts}: stacks of {'any process' if capable else 'own processes'} can be read", "ok", ""
+    start = "start programs with `iofast monitor -- PROGRAM`, or " if scope == "1" else ""
+    advice = f"{start}sudo sysctl kernel.yama.ptrace_scope=0, or in a container --cap-add SYS_PTRACE"
+    return f"{facts}: only stacks of children can be read", "missing", advice
 
 
 def _effective_capabilities() -> int:
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("CapEff:"):
-                return int(line.split()[1], 16)
-    except (OSError, ValueError):
-        pass
-    return 0
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # on macOS
+        return 0
+    return int(status.partition("CapEff:")[2].split()[0], 16)
 
 
 def _version(name: str) -> str:

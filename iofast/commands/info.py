@@ -9,22 +9,21 @@ examples:
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iofast.commands import foreign
-from iofast.commands.text import count, size, table
-from iofast.containers.base import Located, Reader
+from iofast.commands.shared import add_foreign, add_output, answer, count, foreign_given, say, size, table
+from iofast.containers.base import Reader
 from iofast.containers.located import steps
 from iofast.errors import IofastError, UnfinishedError, plain
 from iofast.kernel import read_header
@@ -33,7 +32,6 @@ from iofast.record import IMAGE_FIELDS, RAW_FIELDS, image_field
 
 BINS = 8
 BAR = 32  # characters; with the longest label and count this makes 80 columns
-_BLOCKS = " ▏▎▍▌▋▊▉█"  # eighths of a character
 Bin = list[float]  # low, high, count of the values from low to below high; the last bin includes high
 _SAMPLE = 1000  # JPEGs whose headers are read for their restart intervals: 30 MB, 0.1 s
 _INTERVALS = 6  # shown in the text
@@ -49,37 +47,29 @@ _HISTOGRAMS = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("path", metavar="PATH", help="a container such as out.lmdb, or a folder of images")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, with every class")
-    parser.add_argument("--quiet", action="store_true", help="print nothing; exit status 0 if PATH can be read")
+    add_foreign(parser)
+    add_output(parser, "print JSON, with every class", "print nothing; exit status 0 if PATH can be read")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the contents of `args.path`."""
     try:
-        with open_reader(args.path, foreign.options(args)) as reader:
+        with open_reader(args.path, foreign_given(args)) as reader:
             facts = describe(reader, args.path)
     except UnfinishedError:
-        parts = _unfinished(args.path)
-        if parts is None or args.quiet:
+        found = _unfinished(args.path)
+        if found is None or args.quiet:
             raise
-        print(json.dumps({"version": 1, "path": args.path, "unfinished": parts}) if args.json else _words(parts))
+        answer(args, {"path": args.path, "unfinished": found[0]}, lambda: say(found[1]))
         return 1
-    if args.json:
-        print(json.dumps(facts))  # not sorted: classes are in the order of their numbers
-    elif not args.quiet:
-        # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
-        has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console(highlight=False, width=None if has_width else _WIDE)
-        with console.capture() as shown:
-            _show(facts, console)
-        print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    answer(args, facts, lambda: _show(facts))
     return 0
 
 
-def _unfinished(path: str) -> dict[str, Any] | None:
-    """Return the JSON of a run in parts that is not finished; None if there is no such run."""
+def _unfinished(path: str) -> tuple[dict[str, Any], str] | None:
+    """Return the facts of a run in parts that is not finished, and a sentence; None if there is no such run."""
     from iofast.containers.targets import target_of  # here: a finished container needs none of them
+    from iofast.packing.part import missing_words
     from iofast.packing.parts import missing_parts
     from iofast.packing.plan import load_plan
 
@@ -87,15 +77,10 @@ def _unfinished(path: str) -> dict[str, Any] | None:
     plan = load_plan(target)
     if plan is None or plan.parts is None:
         return None
-    return {"images": plan.images, "parts": plan.parts, "missing": list(missing_parts(target, plan))}
-
-
-def _words(parts: dict[str, Any]) -> str:
-    from iofast.packing.part import missing_words
-
-    missing = parts["missing"]
-    words = missing_words(missing, parts["parts"]) if missing else "all are packed; finish it with --finish"
-    return f"unfinished: {parts['images']:,} images in {parts['parts']:,} parts; {words}"
+    missing = list(missing_parts(target, plan))
+    words = missing_words(missing, plan.parts) if missing else "all are packed; finish it with --finish"
+    facts = {"images": plan.images, "parts": plan.parts, "missing": missing}
+    return facts, f"unfinished: {plan.images:,} images in {plan.parts:,} parts; {words}"
 
 
 def describe(reader: Reader, path: str) -> dict[str, Any]:
@@ -103,12 +88,12 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     manifest = reader.manifest
     images, labels = _columns(reader)
     classes = manifest.classes
+    shards = sum(shard.size for shard in manifest.shards) or None  # or images of a folder
     return {
-        "version": 1,
         "path": path,
         "container": reader.container,
         "count": manifest.count,
-        "bytes": _bytes(reader, path),
+        "bytes": os.path.getsize(path) if os.path.isfile(path) else shards,
         "fields": list(manifest.fields),
         "shards": [{"name": own.name, "count": own.count, "bytes": own.size} for own in manifest.shards if own.name],
         "images": images,
@@ -125,50 +110,35 @@ def describe(reader: Reader, path: str) -> dict[str, Any]:
     }
 
 
-def _bytes(reader: Reader, path: str) -> int | None:
-    """Return the bytes of a container: of its file, or of all its shards or images."""
-    if os.path.isfile(path):
-        return os.path.getsize(path)
-    return sum(shard.size for shard in reader.manifest.shards) or None
-
-
 def _columns(reader: Reader) -> tuple[dict[str, Any] | None, dict[int, int]]:
     """Return facts about all images together, and the number of records of each label."""
     if not len(reader):
         return None, {}
     slices = [reader.columns(indices) for indices in steps(0, len(reader))]
-    values, counts = np.unique(np.concatenate([part.label for part in slices]), return_counts=True)
+    label, length, width, height = (
+        np.concatenate([getattr(part, name) for part in slices]) for name in ("label", "length", "width", "height")
+    )
+    values, counts = np.unique(label, return_counts=True)
     labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
     field = image_field(tuple(reader.manifest.fields))
     if field is None:
         return None, labels
-    length = np.concatenate([part.length for part in slices]).astype(np.int64)
-    fields = [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in reader.manifest.fields]
     images: dict[str, Any] = {
         "field": field,
-        "fields": fields,
-        "bytes": int(length.sum()),
+        "fields": [name for name in (*IMAGE_FIELDS, *RAW_FIELDS) if name in reader.manifest.fields],
+        "bytes": int(length.sum(dtype=np.int64)),
         "bytes_mean": float(length.mean()),
     }
-    for name in ("width", "height"):
-        column = np.concatenate([getattr(part, name) for part in slices])
-        known = column[column > 0]
-        if known.size:
+    for name, column in (("width", width), ("height", height)):
+        if (known := column[column > 0]).size:
             images[name] = {"min": int(known.min()), "median": float(np.median(known)), "max": int(known.max())}
-    images["histograms"] = _histograms(slices, length)
-    return images, labels
-
-
-def _histograms(slices: list[Located], length: NDArray[np.int64]) -> dict[str, list[Bin]]:
-    """Return histograms of the shorter side (pixels), of width over height, and of bytes."""
-    width = np.concatenate([part.width for part in slices]).astype(np.float64)
-    height = np.concatenate([part.height for part in slices]).astype(np.float64)
-    known = (width > 0) & (height > 0)
-    return {
-        "shorter_side": histogram(np.minimum(width, height)[known]),
-        "aspect": histogram(width[known] / height[known]),
+    sized = (width > 0) & (height > 0)
+    images["histograms"] = {
+        "shorter_side": histogram(np.minimum(width, height)[sized].astype(np.float64)),  # pixels
+        "aspect": histogram(width[sized] / height[sized]),
         "bytes": histogram(length[length > 0].astype(np.float64)),
     }
+    return images, labels
 
 
 def restart_intervals(reader: Reader) -> dict[str, Any] | None:
@@ -186,26 +156,29 @@ def restart_intervals(reader: Reader) -> dict[str, Any] | None:
     return {"sampled": count, "jpegs": jpegs, "share": share, "intervals": marked} if jpegs else None
 
 
-def _show(facts: dict[str, Any], console: Console) -> None:
+def _show(facts: dict[str, Any]) -> None:
+    # in a file or a pipe nothing is wrapped or padded, so that each fact is one line
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, width=None if has_width else _WIDE)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _lines(facts):
         grid.add_row(name, Text(plain(value)))
-    console.print(grid)
-    if facts["shards"]:
-        rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in facts["shards"]]
-        _show_table(console, ("shard", "records", "size"), rows)
-    for name, title, shown in _HISTOGRAMS if facts["images"] else ():
-        if bins := facts["images"]["histograms"][name]:
-            console.print("", Text(title, "bold"), sep="\n")
-            console.print("\n".join(bars(bins, shown)), markup=False, overflow="ignore", crop=False)
-    if facts["classes"] or facts["labels"]:
-        if facts["classes"]:
-            rows = [(str(label), name, f"{number:,}") for label, (name, number) in enumerate(facts["classes"].items())]
-        else:
-            rows = [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
-        _show_table(console, ("label", "class", "images"), rows)
+    with console.capture() as shown:
+        console.print(grid)
+        if facts["shards"]:
+            rows = [(shard["name"], f"{shard['count']:,}", size(shard["bytes"])) for shard in facts["shards"]]
+            _show_table(console, ("shard", "records", "size"), rows)
+        for name, title, edge in _HISTOGRAMS if facts["images"] else ():
+            if bins := facts["images"]["histograms"][name]:
+                console.print("", Text(title, "bold"), bars(bins, edge), sep="\n")
+        named = enumerate((facts["classes"] or {}).items())
+        rows = [(str(label), name, f"{number:,}") for label, (name, number) in named]
+        rows = rows or [(label, "", f"{number:,}") for label, number in facts["labels"].items()]
+        if rows:
+            _show_table(console, ("label", "class", "images"), rows)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def _show_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -275,14 +248,14 @@ def histogram(values: NDArray[np.float64], bins: int = BINS) -> list[Bin]:
     return [[float(a), float(b), int(n)] for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
 
 
-def bars(bins: Sequence[Bin], shown: Any) -> list[str]:
-    """Return one line for each bin; `shown` formats an edge."""
-    labels = [shown(low) if low == high else f"{shown(low)} – {shown(high)}" for low, high, _ in bins]
-    width = max(map(len, labels), default=0)
-    most, total = max((here for *_, here in bins), default=1) or 1, sum(here for *_, here in bins) or 1
-    lines = []
-    for label, (_, _, here) in zip(labels, bins, strict=True):
-        eighths = max(round(here / most * BAR * 8), 1) if here else 0
-        bar = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
-        lines.append(f"  {label:>{width}} {bar:<{BAR}} {int(here):>11,} {here / total:>4.0%}")
-    return lines
+def bars(bins: Sequence[Bin], shown: Callable[[float], str]) -> Table:
+    """Return a table with a row for each bin; `shown` formats an edge."""
+    table = Table.grid(padding=(0, 1))
+    for justify in ("right", "left", "right", "right"):
+        table.add_column(justify=justify)
+    most, total = max(here for *_, here in bins), sum(here for *_, here in bins)
+    for low, high, here in bins:
+        edges = shown(low) if low == high else f"{shown(low)} – {shown(high)}"
+        least = most / (8 * BAR) if here else 0.0  # an eighth of a character
+        table.add_row(f"  {edges}", Bar(most, 0, max(here, least), width=BAR), f"{int(here):,}", f"{here / total:.0%}")
+    return table

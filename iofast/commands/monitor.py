@@ -22,8 +22,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands.parser import add_option
-from iofast.errors import IofastError, OptionError, because, one_line
+from iofast.commands.shared import add_option, cannot_start, given
+from iofast.errors import IofastError, OptionError, one_line
 from iofast.monitor.request import GROUPS, Request
 from iofast.option import options_of
 
@@ -57,16 +57,14 @@ def _request(args: argparse.Namespace) -> Request:
         raise OptionError(f"a program goes behind --: iofast monitor -- {program[0]} (a process: --pid N)")
     if program == ("--",):
         raise OptionError("-- expects a program and its arguments behind it, found nothing")
-    given = {each.name: getattr(args, each.name) for each in options_of([Request]) if hasattr(args, each.name)}
-    if "pids" in given:
-        given["pids"] = tuple(given["pids"])
-    return Request(**given, program=program[1:])
+    named = given(args, [Request])
+    return Request(**named | {"pids": tuple(named.get("pids", ())), "program": program[1:]})
 
 
 def _compare(request: Request) -> int:
     from pathlib import Path
 
-    from iofast.monitor.compare import compare, share_of
+    from iofast.monitor.render.printed import compare, share_of
 
     before, after = (Path(each) for each in request.compare or ())
     found = compare(before, after)
@@ -93,8 +91,7 @@ def _start(request: Request) -> int:
     try:
         started = Program(request.program)
     except OSError as error:
-        print(f"iofast monitor: error: cannot start {request.program[0]!a}: {because(error)}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126  # as in a shell
+        return cannot_start("monitor", request.program[0], error)
     verdict_status = 0
     with started as program:
         try:

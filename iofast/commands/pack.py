@@ -50,13 +50,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from iofast.commands import foreign
-from iofast.commands.parser import add_option
+from iofast.commands.shared import add_foreign, add_option, add_output, count, duration, foreign_given, given, say, size
 from iofast.packing.option_fields import GROUPS, command_line
 
 if TYPE_CHECKING:
     from iofast.packing.pool import WorkerPool
-    from iofast.packing.report import Estimate, PackReport
+    from iofast.packing.report import PackReport
 
 
 # The options that most runs use: on the first screen of --help, before the groups.
@@ -77,30 +76,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for title, fields in GROUPS.items():
         for each in command_line(fields):
-            more = {"action": _Shares} if each.name == "split" else {}
+            more = {"action": "append"} if each.name == "split" else {}
             add_option(parser if each.name in _FIRST else groups[title], each, **more)
-    foreign.add_options(groups["samples"])
-    groups["running"].add_argument("--json", action="store_true", default=False, help="print the report as JSON")
-    groups["running"].add_argument("--quiet", action="store_true", default=False, help="no progress bar, no summary")
-
-
-class _Shares(argparse.Action):
-    """Join the values of a repeated option by commas."""
-
-    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
-
-
-_OF_FOREIGN = ("names", "labels_from")
-_NOT_OPTIONS = ("command", "run", "typed", "debug", "source", "target", "json", "quiet", *_OF_FOREIGN)
+    add_foreign(groups["samples"])
+    add_output(groups["running"], "print the report as JSON", "no progress bar, no summary")
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
     # packing needs no threads of NumPy, which the next imports would start, and they disturb a fork
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from iofast.commands.text import say
     from iofast.machine import cores
     from iofast.packing.pool import WorkerPool
 
@@ -124,8 +109,10 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
     from iofast.packing.progress import PackProgress
     from iofast.packing.run import run as pack
 
-    named = {name: value for name, value in vars(args).items() if name not in _NOT_OPTIONS}
-    options = PackOptions(**named, foreign=foreign.options(args))
+    named = given(args, GROUPS.values())
+    if "split" in named:  # it may be given several times
+        named["split"] = ",".join(named["split"])
+    options = PackOptions(**named, foreign=foreign_given(args))
     progress = PackProgress(visible=not args.quiet, name=f"iofast {args.command}", typed=args.typed)
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints news of lost nodes, which must not mix with the JSON
         return pack(args.source, args.target, options, progress, pool)
@@ -133,62 +120,44 @@ def _pack(args: argparse.Namespace, pool: WorkerPool) -> PackReport:
 
 def summary(report: PackReport) -> list[str]:
     """Return the lines of the summary."""
-    from iofast.commands.text import count, duration, size
+    from iofast.packing.part import missing_words
 
-    if report.estimate is not None:
-        return _forecast(report, report.estimate)
-    packed = count(report.packed, "image")
-    lines = [f"packed {packed} into {report.target}"]
+    workers, images = count(report.workers, "worker"), count(report.packed, "image")
+    title, last = f"packed {images} into {report.target}", [("next", report.next_step)]
     if report.part is not None:
-        lines = [f"packed {packed} of part {report.part[0]:,} of {report.part[1]:,} for {report.target}"]
-    if report.resumed:
-        lines.append(f"  resumed    {count(report.resumed, 'image')} were done already")
-    lines += _contents(report)
+        title = f"packed {images} of part {report.part[0]:,} of {report.part[1]:,} for {report.target}"
+        left = missing_words(report.missing, report.part[1]) if report.missing else ""
+        last.insert(0, ("next", left or "every part is packed: the same command with --finish"))
     ratio = f", {report.bytes_out / report.bytes_in:.0%}" if report.bytes_in else ""
-    lines.append(f"  size       {size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}")
-    lines.append(
-        f"  time       {duration(report.seconds)}, {report.images_per_second:,.0f} images/s, "
-        f"{count(report.workers, 'worker')}"
-    )
-    if report.left_out:
-        lines.append(f"  left out   {count(report.left_out, 'image')} by size or aspect")
-    if report.failed:
-        lines.append(f"  failed     {count(report.failed, 'image')}, listed in {report.errors_file}")
-    lines += _errors_and_notes(report)
-    if report.part is not None:
-        from iofast.packing.part import missing_words
-
-        left = missing_words(report.missing, report.part[1]) if report.missing else "every part is packed"
-        lines.append(f"  next       {left}{'' if report.missing else ': the same command with --finish'}")
-    return [*lines, f"  next       {report.next_step}"] if report.next_step else lines
-
-
-def _errors_and_notes(report: PackReport) -> list[str]:
-    lines = [f"  {number:9,d}  {cause}" for cause, number in report.errors.items()]
-    return lines + [f"  note       {note}" for note in report.notes]
-
-
-def _contents(report: PackReport) -> list[str]:
-    lines = []
-    if report.classes is not None:
-        lines.append(f"  classes    {report.classes:,}")
-    if report.unlabelled == report.images > 0:
-        lines.append("  labels     none")
-    elif report.unlabelled:
-        lines.append(f"  unlabelled {report.unlabelled:,} of {report.images:,}")
-    if set(report.splits) != {"all"}:
-        lines.append("  splits     " + ", ".join(f"{name} {number:,}" for name, number in report.splits.items()))
-    return lines
+    rows = [
+        ("resumed", f"{count(report.resumed, 'image')} were done already" if report.resumed else ""),
+        *_contents(report),
+        ("size", f"{size(report.bytes_in)} -> {size(report.bytes_out)}{ratio}"),
+        ("time", f"{duration(report.seconds)}, {report.images_per_second:,.0f} images/s, {workers}"),
+        ("left out", f"{count(report.left_out, 'image')} by size or aspect" if report.left_out else ""),
+        ("failed", f"{count(report.failed, 'image')}, listed in {report.errors_file}" if report.failed else ""),
+    ]
+    if (estimate := report.estimate) is not None:
+        title, last = f"dry run: {count(report.images, 'image')} would go into {report.target}; nothing was written", []
+        enough = "enough" if estimate.bytes_free >= estimate.bytes_peak else "NOT ENOUGH"
+        rows = [
+            *_contents(report),
+            ("size", f"about {size(report.bytes_in)} -> {size(estimate.bytes_out)}"),
+            ("time", f"about {duration(estimate.seconds)} with {workers}"),
+            ("disk", f"{size(estimate.bytes_peak)} at most, {size(estimate.bytes_free)} free: {enough}"),
+            ("sample", f"{count(estimate.sample, 'image')} transcoded, {report.failed:,} failed"),
+        ]
+    rows += [(f"{number:9,d}", cause) for cause, number in report.errors.items()]
+    rows += [("note", note) for note in report.notes]
+    return [title, *(f"  {name:<10} {value}" for name, value in (*rows, *last) if value)]
 
 
-def _forecast(report: PackReport, estimate: Estimate) -> list[str]:
-    from iofast.commands.text import count, duration, size
-
-    lines = [f"dry run: {count(report.images, 'image')} would go into {report.target}; nothing was written"]
-    lines += _contents(report)
-    lines.append(f"  size       about {size(report.bytes_in)} -> {size(estimate.bytes_out)}")
-    lines.append(f"  time       about {duration(estimate.seconds)} with {count(report.workers, 'worker')}")
-    enough = "enough" if estimate.bytes_free >= estimate.bytes_peak else "NOT ENOUGH"
-    lines.append(f"  disk       {size(estimate.bytes_peak)} at most, {size(estimate.bytes_free)} free: {enough}")
-    lines.append(f"  sample     {count(estimate.sample, 'image')} transcoded, {report.failed:,} failed")
-    return lines + _errors_and_notes(report)
+def _contents(report: PackReport) -> list[tuple[str, str]]:
+    splits = report.splits if set(report.splits) != {"all"} else {}
+    nothing = report.unlabelled == report.images > 0
+    return [
+        ("classes", "" if report.classes is None else f"{report.classes:,}"),
+        ("labels", "none" if nothing else ""),
+        ("unlabelled", f"{report.unlabelled:,} of {report.images:,}" if report.unlabelled and not nothing else ""),
+        ("splits", ", ".join(f"{name} {number:,}" for name, number in splits.items())),
+    ]

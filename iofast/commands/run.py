@@ -19,7 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from iofast.errors import OptionError, SourceError, because, plain
+from iofast.commands.shared import cannot_start
+from iofast.errors import OptionError, SourceError, plain
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +62,7 @@ def _wait_for(program: list[str]) -> int:
     try:
         started = Program(program)
     except OSError as error:
-        print(f"iofast run: error: cannot start {program[0]!a}: {because(error)}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126  # as in a shell
+        return cannot_start("run", program[0], error)
     with started:
         return started.status()
 

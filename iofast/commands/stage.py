@@ -8,10 +8,9 @@ examples:
 """
 
 import argparse
-import json
 
 from iofast.bars import open_bar
-from iofast.commands.text import count, say, size
+from iofast.commands.shared import add_output, answer, count, say, size
 from iofast.staging import stage
 
 
@@ -19,8 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("urls", metavar="URL", nargs="+", help="a container in an object store")
     parser.add_argument("--split", metavar="NAME", help="only the records of this split")
-    parser.add_argument("--json", action="store_true", help="print records and bytes as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_output(parser, "print records and bytes as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,6 +30,5 @@ def run(args: argparse.Namespace) -> int:
         done.append({"url": url, **staged._asdict()})
         if not args.json and not args.quiet:
             say(f"{url}: {count(staged.records, 'record')} in the cache, {size(staged.fetched)} fetched")
-    if args.json:
-        print(json.dumps({"version": 1, "staged": done}))
+    answer(args, {"staged": done}, lambda: None)
     return 0

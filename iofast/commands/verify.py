@@ -15,8 +15,7 @@ import argparse
 import json
 
 from iofast.checking import Verification, verify
-from iofast.commands import foreign
-from iofast.commands.text import count, say, size
+from iofast.commands.shared import add_foreign, add_output, count, foreign_given, say, size
 from iofast.errors import IofastError, OptionError
 from iofast.packing.progress import PackProgress
 
@@ -26,9 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="CONTAINER", nargs="+", help="a container, or a folder of images")
     parser.add_argument("--no-decode", action="store_true", help="decode no image")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one per usable core)")
-    foreign.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each container, a line each")
-    parser.add_argument("--quiet", action="store_true", help="print problems only, on stderr")
+    add_foreign(parser)
+    add_output(parser, "print one JSON object for each container, a line each", "print problems only, on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,8 +35,16 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--workers must be 1 or more, found {args.workers}")
     status = 0
     for path in args.paths:
+        bar = PackProgress(visible=not args.quiet)
         try:
-            result = _verify(path, args)
+            result = verify(
+                path,
+                decode=not args.no_decode,
+                workers=args.workers,
+                foreign=foreign_given(args),
+                begin=bar.begin,
+                progress=bar.step,
+            )
         except (IofastError, OSError) as error:
             status = 1
             if args.json:
@@ -48,27 +54,14 @@ def run(args: argparse.Namespace) -> int:
             else:
                 say(f"iofast verify: error: {error}", on_stderr=True)
             continue
+        finally:
+            bar.end()
         status = status if result.whole else 1
         if args.json:
             print(json.dumps(result.facts()))
         else:
             _show(result, quiet=args.quiet)
     return status
-
-
-def _verify(path: str, args: argparse.Namespace) -> Verification:
-    bar = PackProgress(visible=not args.quiet)
-    try:
-        return verify(
-            path,
-            decode=not args.no_decode,
-            workers=args.workers,
-            foreign=foreign.options(args),
-            begin=lambda records: bar.begin(records, 0),
-            progress=bar.step,
-        )
-    finally:
-        bar.end()
 
 
 def _show(result: Verification, *, quiet: bool) -> None:

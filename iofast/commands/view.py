@@ -12,8 +12,6 @@ examples:
 
 import argparse
 import ast
-import inspect
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,10 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import owned, transforms
-from iofast.commands import foreign
-from iofast.commands.parser import refuse_beside
-from iofast.commands.text import say
+from iofast import owned
+from iofast import transforms as T
+from iofast.commands.shared import add_foreign, add_output, answer, foreign_given, refuse_beside, say
 from iofast.containers.base import Reader
 from iofast.containers.located import pieces
 from iofast.containers.manifest import WHOLE
@@ -33,11 +30,12 @@ from iofast.errors import OptionError, TargetError, did_you_mean, shown
 from iofast.opening import open_reader
 from iofast.order.permutation import permuted
 from iofast.sheet import SheetImage, SheetOptions, contact_sheet, require_fields, views_sheet
-from iofast.transforms import Normalize, Pipeline
-from iofast.transforms import compile as compile_transform
 
 _MOST_PIXELS = 1 << 26  # of all views of one image: 800 MB as floats
 _MOST = 100_000_000  # records in a list
+PRESETS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (T.dino, T.evaluate, T.simclr, T.timm_train, T.train)
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     drawn.add_argument("--box-format", metavar="F", help="xyxy: corners; xywh: corner and size (default: as packed)")
     drawn.add_argument("--transform", metavar="PRESET", help="after a preset of iofast.transforms, such as train")
-    foreign.add_options(parser)
+    add_foreign(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace the picture if it exists")
-    parser.add_argument("--json", action="store_true", help="print which records are on it as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_output(parser, "print which records are on it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise TargetError(f"{folder} is not a folder, so {name} cannot be made in it")
     mask, boxes = ("" if text == "none" else text for text in (args.mask, args.boxes))
     options = SheetOptions(args.size, args.columns, mask, boxes, args.box_format)
-    with open_reader(args.path, foreign.options(args)) as reader:
+    with open_reader(args.path, foreign_given(args)) as reader:
         require_fields(reader, options, args.path)
         indices = choose(reader, args)
         if args.transform is None:
@@ -88,11 +85,8 @@ def run(args: argparse.Namespace) -> int:
             sheet = views_sheet(reader, seen(args, indices, preset(args.transform)), options)
     with owned.writing(Path(args.target)) as file:
         sheet.save(file, "PNG")
-    if args.json:
-        facts = {"version": 1, "path": args.target, "indices": indices, "size": list(sheet.size)}
-        print(json.dumps(facts | ({"transform": args.transform} if args.transform is not None else {})))
-    elif not args.quiet:
-        say(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels")
+    facts = {"path": args.target, "indices": indices, "size": list(sheet.size), "transform": args.transform}
+    answer(args, facts, lambda: say(f"{len(indices)} records on {args.target}, {sheet.width} x {sheet.height} pixels"))
     return 0
 
 
@@ -145,30 +139,18 @@ def parse_indices(text: str, count: int) -> list[int]:
     return indices
 
 
-def presets() -> dict[str, Callable[..., Any]]:
-    """Return the functions of `iofast.transforms` that return a list of transforms or Views, by name."""
-    functions = {name: getattr(transforms, name) for name in transforms.__all__}
-    kinds = (list[transforms.Transform], transforms.Views)
-    return {
-        name: each
-        for name, each in sorted(functions.items())
-        if inspect.isfunction(each) and each.__annotations__.get("return") in kinds
-    }
-
-
-def preset(text: str) -> Pipeline:
+def preset(text: str) -> T.Pipeline:
     """Compile the preset in `text`, such as `train` or `dino(224, local=4)`. Raises `OptionError`.
 
     Arguments are literals; nothing else of the text is evaluated.
     """
 
     name, positional, named = _parsed(text)
-    known = presets()
-    if name not in known:
-        guess = did_you_mean(name, known)
-        raise OptionError(f"--transform must be one of {', '.join(known)}, found {shown(name)}{guess}")
+    if name not in PRESETS:
+        guess = did_you_mean(name, PRESETS)
+        raise OptionError(f"--transform must be one of {', '.join(PRESETS)}, found {shown(name)}{guess}")
     try:
-        pipeline = compile_transform(known[name](*positional, **named))
+        pipeline = T.compile(PRESETS[name](*positional, **named))
     except OptionError:
         raise
     except Exception as error:  # of the preset's code, for unsuitable values
@@ -199,7 +181,7 @@ def _parsed(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     )
 
 
-def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -> Iterator[SheetImage]:
+def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: T.Pipeline) -> Iterator[SheetImage]:
     """Yield the records' images as a network gets them, with normalisation undone.
 
     Random choices depend on the seed and on the image's place among `indices`.
@@ -208,7 +190,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
     from iofast.dataset import FastDataset  # here, with torch
     from iofast.loader import FastLoader
 
-    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign.options(args), fields=["image"])
+    dataset = FastDataset(args.path, split="all", indices=indices, foreign=foreign_given(args), fields=["image"])
     loader = FastLoader(
         dataset,
         transform=pipeline,
@@ -224,7 +206,7 @@ def seen(args: argparse.Namespace, indices: Sequence[int], pipeline: Pipeline) -
             yield SheetImage(index, _views(batch["image"], pipeline))
 
 
-def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:
+def _views(images: Any, pipeline: T.Pipeline) -> list[tuple[str, NDArray[np.uint8]]]:
     """Return each view of a batch's only image with its name; one view named "" if there are no `Views`."""
     if not pipeline.views:
         return [("", _pixels(images[0], pipeline))]
@@ -236,11 +218,11 @@ def _views(images: Any, pipeline: Pipeline) -> list[tuple[str, NDArray[np.uint8]
     return views
 
 
-def _pixels(image: Any, pipeline: Pipeline) -> NDArray[np.uint8]:
+def _pixels(image: Any, pipeline: T.Pipeline) -> NDArray[np.uint8]:
     """Undo `Normalize`: a float tensor (3, height, width) to uint8 (height, width, 3)."""
     values = image.permute(1, 2, 0).numpy()
     for op in pipeline.ops:
-        if isinstance(op, Normalize):
+        if isinstance(op, T.Normalize):
             values = values * np.asarray(op.std, np.float32) + np.asarray(op.mean, np.float32)
     pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
     return pixels

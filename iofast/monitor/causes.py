@@ -8,6 +8,7 @@ stacks show them collating or sending; a network file system leaves no other tra
 
 from math import fsum
 
+from iofast.monitor import thresholds
 from iofast.monitor.findings import Cause, Evidence
 from iofast.monitor.snapshot import Doing, Frame, WaitSite, WaitSource, WorkerTask, traffic_of
 from iofast.monitor.training import FEW, TWICE, Training, Workers
@@ -30,11 +31,6 @@ def find_cause(training: Training) -> Found:
     return found
 
 
-def longest_wait(training: Training) -> WaitSite | None:
-    """Line at which the training thread waits longest, or makes its batches; None below the notice threshold."""
-    return next((site for site in training.waits if site.share >= training.thresholds.notice), None)
-
-
 def waiting(site: WaitSite) -> str:
     """Describe the line `site` in a clause."""
     does = "waits" if site.call else "makes its batches"
@@ -45,7 +41,7 @@ def _rank_skew(training: Training) -> Found:
     """This rank waits for its data, and the others wait for this rank."""
     peers = [share for one in training.snapshots[-1:] for share in one.peers.values()]
     own = training.waiting
-    if not peers or own - max(peers) < max(training.thresholds.bound, 0.5 * own):
+    if not peers or own - max(peers) < max(training.bound, 0.5 * own):
         return _NOTHING
     text = f"this rank waits {own:.0%} of the time, the other ranks on this machine at most {max(peers):.0%}"
     return Cause.RANK_SKEW, (Evidence("rank_gap", own - max(peers), text),)
@@ -53,14 +49,14 @@ def _rank_skew(training: Training) -> Found:
 
 def _feeder(training: Training) -> Found:
     """Another program sends the batches. If it is a child process, its processor time is known."""
-    site, processes = longest_wait(training), WaitSource.PROCESSES
+    site, processes = training.longest_wait, WaitSource.PROCESSES
     if site is None or not site.loader or site.source not in (WaitSource.SOCKET, processes) or training.worker_count:
         return _NOTHING
-    if site.source is processes and training.other_threads >= training.thresholds.part:
+    if site.source is processes and training.other_threads >= thresholds.PART:
         return _NOTHING
     name, cpu = training.busiest_child
     used = Evidence("child_cpu", cpu, f"{name}, which it started, is on a processor {cpu:.0%} of the time")
-    if cpu >= training.thresholds.half:
+    if cpu >= thresholds.HALF:
         cause, cores = _cores(training)
         return cause, (used, *cores)
     return Cause.FEEDER, (used,) if name else ()
@@ -68,10 +64,10 @@ def _feeder(training: Training) -> Found:
 
 def _single(training: Training) -> Found:
     """The training thread loads its samples itself."""
-    thresholds, doing = training.thresholds, training.doing
+    doing = training.doing
     loading, waits = training.frames(Frame.LOADER_INLINE), training.frames(Frame.LOADER_WAIT) or 0.0
     if loading is not None and (loading or waits or training.frame_looks >= FEW):
-        if loading < thresholds.notice or loading <= waits:
+        if loading < thresholds.NOTICE or loading <= waits:
             return _NOTHING
         seen = f"{loading:.0%} of {training.frame_looks} stack samples"
         text = f"the training thread was loading samples itself in {seen}"
@@ -82,26 +78,26 @@ def _single(training: Training) -> Found:
     if training.worker_count or threads or any(one.num_workers for one in training.loaders):
         return _NOTHING
     running = doing[Doing.RUNNING] + doing[Doing.DISK]
-    if running + doing[Doing.ASLEEP] + doing[Doing.UNSEEN] < thresholds.notice:
+    if running + doing[Doing.ASLEEP] + doing[Doing.UNSEEN] < thresholds.NOTICE:
         return _NOTHING
-    if training.other_threads >= max(thresholds.part, running):
+    if training.other_threads >= max(thresholds.PART, running):
         return _NOTHING  # an unknown loader of threads
     text = f"there are no loader workers; the training thread was running or reading {running:.0%} of the time"
     return Cause.SINGLE, (Evidence("workers", 0.0, text),)
 
 
 def _pin(training: Training) -> Found:
-    cpu, workers, thresholds = training.thread_cpu("pt_data_pin"), training.workers, training.thresholds
+    cpu, workers = training.thread_cpu("pt_data_pin"), training.workers
     if cpu is None:
         return _NOTHING
     pinning = training.work.get(WorkerTask.PIN, 0.0)
-    if pinning >= thresholds.work and pinning * training.work_looks >= TWICE:
+    if pinning >= thresholds.WORK and pinning * training.work_looks >= TWICE:
         return Cause.PIN, (Evidence("pin", pinning, f"the pin thread was at work in {pinning:.0%} of stack samples"),)
     if workers is not None and workers.busy >= _BUSY:
         return _NOTHING
     # If all threads are short of cores, the pin thread is the limit if it uses more than a worker.
-    most = cpu >= thresholds.part and workers is not None and cpu >= 1.5 * workers.cpu
-    if cpu < thresholds.half and not most:
+    most = cpu >= thresholds.PART and workers is not None and cpu >= 1.5 * workers.cpu
+    if cpu < thresholds.HALF and not most:
         return _NOTHING
     return Cause.PIN, (Evidence("pin_cpu", cpu, f"the pin thread is on a processor {cpu:.0%} of the time"),)
 
@@ -144,20 +140,20 @@ def _remote(training: Training) -> tuple[Evidence, ...]:
 
 def _silent_threads(training: Training) -> Found:
     """A loader of threads that reports nothing: another library's or the program's own."""
-    thresholds, others, seen = training.thresholds, training.other_threads, training.work
+    others, seen = training.other_threads, training.work
     fed = any(site.loader and site.source in _THREADS for site in training.waits[:1])
     if any(any(one.stages.values()) for one in training.loaders):  # `watch()` reports stages of 0
         return _NOTHING
-    if training.worker_count and not (fed and others >= thresholds.half):
+    if training.worker_count and not (fed and others >= thresholds.HALF):
         return _NOTHING  # processes do the work, and threads only hand it over
-    if not fed and others < (thresholds.notice if seen else thresholds.part):
+    if not fed and others < (thresholds.NOTICE if seen else thresholds.PART):
         return _NOTHING
     used = Evidence("thread_cpu", others, f"other threads of the training process use {others:.2f} cores")
     working, reading = fsum(seen.get(what, 0.0) for what in _CPU_WORK), seen.get(WorkerTask.READ, 0.0)
-    computing = working >= thresholds.work
-    asleep = others < (thresholds.part if computing else thresholds.half)
+    computing = working >= thresholds.WORK
+    asleep = others < (thresholds.PART if computing else thresholds.HALF)
     # Threads that get few cores use little processor time too: then what stacks show them at decides.
-    squeezed = training.taken is not None or training.throttled >= thresholds.bound
+    squeezed = training.taken is not None or training.throttled >= training.bound
     asleep &= not (squeezed and computing and working > reading)
     if (reading > 0.5 and not computing) or (fed and asleep):
         return Cause.STORAGE, (used,)
@@ -166,7 +162,7 @@ def _silent_threads(training: Training) -> Found:
 
 
 def _worker_processes(training: Training) -> Found:
-    thresholds, workers, work = training.thresholds, training.workers, training.work
+    workers, work = training.workers, training.work
     if workers is None:
         return _NOTHING
     text = f"{workers.count} worker{'s' * (workers.count != 1)}, each on a processor {workers.cpu:.0%} of the time"
@@ -174,18 +170,18 @@ def _worker_processes(training: Training) -> Found:
     read, handing = work.get(WorkerTask.READ, 0.0), work.get(WorkerTask.COLLATE, 0.0) + work.get(WorkerTask.SEND, 0.0)
     computing = fsum(work.get(what, 0.0) for what in _CPU_WORK)
     met = handing * training.work_looks >= TWICE
-    if met and handing >= thresholds.work and handing > max(computing, read):
+    if met and handing >= thresholds.WORK and handing > max(computing, read):
         text = f"workers spend {handing:.0%} of their work on collating and handing over"
         return Cause.COLLATE, (cpu, Evidence("collate", handing, text))
     cold, disk = _disk(training, workers)
-    if cold is not None and (workers.disk >= thresholds.part or workers.cpu < thresholds.half):
+    if cold is not None and (workers.disk >= thresholds.PART or workers.cpu < thresholds.HALF):
         return cold, (cpu, *disk)
     # A worker may be out of work while it is watched; stacks then show what it does otherwise.
-    on_cpu = workers.busy >= thresholds.half or training.throttled >= thresholds.bound
+    on_cpu = workers.busy >= thresholds.HALF or training.throttled >= training.bound
     queued = workers.runnable or 0.0
-    taken = training.taken is not None and queued >= thresholds.part and queued > workers.cpu
+    taken = training.taken is not None and queued >= thresholds.PART and queued > workers.cpu
     on_cpu |= taken and queued >= 0.5 * (1.0 - workers.busy)  # a worker that sleeps for longer waits for its storage
-    if on_cpu or (computing >= max(thresholds.work, read) and workers.cpu >= thresholds.part):
+    if on_cpu or (computing >= max(thresholds.WORK, read) and workers.cpu >= thresholds.PART):
         cause, cores = _cores(training, workers)
         return cause, (cpu, *cores)
     text = f"workers are not on a processor {1 - workers.busy:.0%} of the time"
@@ -197,42 +193,42 @@ def _worker_processes(training: Training) -> Found:
 
 def _disk(training: Training, workers: Workers) -> Found:
     """Whether bytes come from the disk, and whether the page cache should have held them."""
-    thresholds, evidence = training.thresholds, []
+    evidence = []
     faults = (workers.faults or 0) / training.seconds
     uncached = min(1.0, (workers.reads or 0) / workers.calls) if workers.calls else 0.0
-    if faults >= thresholds.faults:
+    if faults >= thresholds.FAULTS:
         evidence.append(Evidence("major_faults", faults, f"{faults:.0f} page faults a second wait for the disk"))
-    if workers.disk >= thresholds.part:
+    if workers.disk >= thresholds.PART:
         evidence.append(Evidence("worker_disk", workers.disk, f"workers wait for a disk {workers.disk:.0%} of time"))
-    if uncached >= thresholds.part:
+    if uncached >= thresholds.PART:
         text = f"{uncached:.0%} of the bytes that workers read come from the disk"
         evidence.append(Evidence("uncached", uncached, text))
     if not evidence:
         return _NOTHING
-    available = training.system(lambda one: one.system.memory_available)
+    available = training.memory_available
     again = any((one.epoch or 0) >= 1 for one in training.loaders)
-    if available is not None and available < thresholds.memory_short:
+    if available is not None and available < thresholds.MEMORY_SHORT:
         text = f"{available / 2**30:.1f} GiB of memory are left for the page cache"
         evidence.append(Evidence("memory_available", available, text))
         again = True
-    cached = faults >= thresholds.faults or (again and uncached >= thresholds.part)
+    cached = faults >= thresholds.FAULTS or (again and uncached >= thresholds.PART)
     return Cause.PAGE_CACHE if cached else Cause.STORAGE, tuple(evidence)
 
 
 def _cores(training: Training, workers: Workers | None = None) -> Found:
     """Processor time is the limit: with cores left (WORKERS), without (CPU), or because others have them (TAKEN)."""
-    thresholds, throttled = training.thresholds, training.throttled
-    if throttled >= thresholds.bound:
+    throttled = training.throttled
+    if throttled >= training.bound:
         text = f"the cgroup's CPU quota kept the job waiting {throttled:.0%} of the time"
         return Cause.CPU, (Evidence("throttled", throttled, text),)
     if training.taken is not None:
         return Cause.TAKEN, ()  # every verdict has this figure
     queued = (workers.runnable or 0.0) if workers is not None else 0.0
-    if queued >= thresholds.part:
+    if queued >= thresholds.PART:
         text = f"workers are ready to run and have no processor {queued:.0%} of the time"
         return Cause.CPU, (Evidence("runnable", queued, text),)
-    idle = training.system(lambda one: one.system.idle_cores)
+    idle = training.idle_cores
     if idle is None:
         return _NOTHING
-    text = f"{idle:.1f} of {training.system(lambda one: one.system.cores) or 0.0:g} cores are idle"
-    return (Cause.WORKERS if idle >= thresholds.cores_free else Cause.CPU), (Evidence("idle_cores", idle, text),)
+    text = f"{idle:.1f} of {training.cores or 0.0:g} cores are idle"
+    return (Cause.WORKERS if idle >= thresholds.CORES_FREE else Cause.CPU), (Evidence("idle_cores", idle, text),)

@@ -88,15 +88,10 @@ class StallBounds(Band):
     host_wait: bool = False  # no device can be seen: it is the wait of the host
 
 
-@dataclass(frozen=True, slots=True)
-class Interference(Band):
-    """How much longer a step takes because the loader works beside it: 0.25 is a quarter longer."""
-
-    @property
-    def text(self) -> str:
-        """The figure in a clause."""
-        low, high = round(100 * self.low), round(100 * self.high)
-        return f"a step takes {low}% {f'to {high}% ' * (low != high)}longer beside the loader"
+def longer(interference: Band) -> str:
+    """How much longer a step takes beside the loader, in a clause."""
+    low, high = round(100 * interference.low), round(100 * interference.high)
+    return f"a step takes {low}% {f'to {high}% ' * (low != high)}longer beside the loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +137,8 @@ class Verdict:
     cause: Cause | None
     stall: StallBounds | None
     severity: Severity
-    interference: Interference | None = None  # None if no loader works beside the training, or it cannot be seen
+    # How much longer a step takes beside the loader: 0.25 is a quarter. None if none works beside it, or it is unknown.
+    interference: Band | None = None
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     what_if: tuple[Prediction, ...] = ()

@@ -12,7 +12,7 @@ from iofast.monitor.find import MonitorError
 from iofast.monitor.live import WINDOW, Jobs, Sources
 from iofast.monitor.render.layout import whole
 from iofast.monitor.render.moment import MomentView
-from iofast.monitor.render.printed import JsonLines, PlainLines
+from iofast.monitor.render.printed import JsonLines, PageReport, PlainLines
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.request import Request
 
@@ -124,17 +124,15 @@ class Follow:
         if request.prometheus is not None:
             from iofast.monitor.render.prometheus import Endpoint, address
 
-            yield Endpoint(*address(request.prometheus))
+            yield Endpoint(*address(request.prometheus), self._jobs.moments)
         if request.report is not None:
-            from iofast.monitor.render.html_report import PageReport
-
             yield PageReport(request.report)
         if request.once or request.quiet:
             return
         if request.json:
             yield JsonLines(self._out)
         elif self._out.isatty() and (self._running is None or request.screen):
-            self._screen = Screen(self._out, keys=self._running is None)
+            self._screen = Screen(self._out, self._jobs.moments, keys=self._running is None)
             yield self._screen  # last: errors of opening must come before the screen
         else:
             yield PlainLines(self._out)

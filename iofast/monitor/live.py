@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
+from iofast.monitor.phases import Ledger
 from iofast.monitor.probe.nvml import NvmlProbe
 from iofast.monitor.render.moment import History, Moment, figures
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
-from iofast.monitor.sums import Ledger
 from iofast.monitor.verdict import classify
 from iofast.monitor.watching import Watch
 

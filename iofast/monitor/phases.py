@@ -1,16 +1,24 @@
-"""Phase of each interval. Only TRAINING counts towards a verdict; all phases are reported.
+"""Phase of each interval, and where the time of a whole run went.
 
-Stacks name the phase. Without them a stopped process is paused, an interval in which new workers replace others is
-between epochs, and intervals at the beginning that idle much more than later ones, or have no workers yet, are warm-up.
+Only TRAINING counts towards a verdict; all phases are reported. Stacks name the phase. Without them a stopped process
+is paused, an interval in which new workers replace others is between epochs, and intervals at the beginning that idle
+much more than later ones, or have no workers yet, are warm-up.
+
+A verdict rests on a window of intervals. Before intervals fall out of it their older half is summed up: each has the
+phase that the whole window gives it, and intervals of training have the stall that they show together.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import fsum
 from statistics import median
 
-from iofast.monitor.findings import Phase
-from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, workers_of
-from iofast.monitor.thresholds import THRESHOLDS
+from iofast.monitor import thresholds
+from iofast.monitor.bounds import exposed
+from iofast.monitor.findings import Band, Phase
+from iofast.monitor.snapshot import Doing, Frame, Snapshot, idle_of, own_devices, workers_of
+from iofast.monitor.training import Training
 
 _BY_FRAMES = (
     (Frame.COMPILE, Phase.WARM_UP),
@@ -20,8 +28,7 @@ _BY_FRAMES = (
 )
 _STAY = 4  # intervals with workers that show that this training has them
 _PAUSES = (Phase.VALIDATION, Phase.CHECKPOINT, Phase.BETWEEN, Phase.PAUSED)
-
-WorkerSet = frozenset[tuple[int, int]]
+_Workers = Sequence[frozenset[tuple[int, int]]]  # of each interval
 
 
 def phases(snapshots: Sequence[Snapshot]) -> tuple[Phase, ...]:
@@ -50,16 +57,16 @@ def seconds_by_phase(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> d
 def _alone(snapshot: Snapshot) -> Phase:
     """Phase by the interval itself."""
     stopped = [process.states.get("T", 0.0) for process in snapshot.processes if process.role == "main"]
-    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= THRESHOLDS.half:
+    if max([snapshot.main.shares.get(Doing.STOPPED, 0.0), *stopped]) >= thresholds.HALF:
         return Phase.PAUSED
     stacks = snapshot.stacks
     for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
-        if stacks is not None and stacks.main.get(frame, 0.0) >= THRESHOLDS.part:
+        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.PART:
             return phase
     return Phase.TRAINING
 
 
-def _new_workers(sets: Sequence[WorkerSet], at: int) -> bool:
+def _new_workers(sets: _Workers, at: int) -> bool:
     """Whether new workers replace others in this interval; those of a second loader come beside the first."""
     before = next((workers for workers in reversed(sets[:at]) if workers), None)
     if before is None or not sets[at] - before:
@@ -74,12 +81,12 @@ def _widen(snapshots: Sequence[Snapshot], found: list[Phase]) -> None:
     training = [idle for idle, phase in zip(idles, found, strict=True) if idle is not None and phase is Phase.TRAINING]
     before = list(found)
     for at, idle in enumerate(idles):
-        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + THRESHOLDS.part:
+        if before[at] is Phase.TRAINING and idle is not None and idle > median(training) + thresholds.PART:
             beside = [before[by] for by in (at - 1, at + 1) if 0 <= by < len(before) and before[by] in _PAUSES]
             found[at] = beside[0] if beside else Phase.TRAINING
 
 
-def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+def _warm(snapshots: Sequence[Snapshot], sets: _Workers, found: Sequence[Phase]) -> int:
     """Number of intervals at the beginning that differ from later ones. A long warm-up is how this training runs."""
     later = [at for at in range(len(snapshots) // 2, len(snapshots)) if found[at] is Phase.TRAINING]
     idles = [idle for at in later if (idle := idle_of(snapshots[at])) is not None]
@@ -87,7 +94,7 @@ def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Seque
     count = 0
     for one, its in zip(snapshots, sets, strict=True):
         idle = idle_of(one)
-        idler = bool(idles) and idle is not None and idle > median(idles) + THRESHOLDS.part
+        idler = bool(idles) and idle is not None and idle > median(idles) + thresholds.PART
         steps = [loader.batches for loader in one.loaders if loader.live]
         if not (idler or (workers and not its) or (steps and not any(steps))):
             break
@@ -96,7 +103,7 @@ def _warm(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Seque
     return max(starting, count if len(snapshots) >= 4 and count <= max(len(snapshots) / 2, starting) else 0)
 
 
-def _before_workers(snapshots: Sequence[Snapshot], sets: Sequence[WorkerSet], found: Sequence[Phase]) -> int:
+def _before_workers(snapshots: Sequence[Snapshot], sets: _Workers, found: Sequence[Phase]) -> int:
     """Number of intervals before the first workers, which stay: imports, 40 s of them on a busy machine.
 
     0 if a loader without workers has handed over batches in them: then the workers are those of a validation.
@@ -114,7 +121,90 @@ def _imports(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> int:
     for at, one in enumerate(snapshots):
         idle, looked = idle_of(one), one.stacks is not None and one.stacks.looks > 0
         works = workers_of(one) or any(loader.batches for loader in one.loaders)
-        if works or (idle is not None and idle < THRESHOLDS.half) or (looked and found[at] is not Phase.WARM_UP):
+        if works or (idle is not None and idle < thresholds.HALF) or (looked and found[at] is not Phase.WARM_UP):
             break
         count = at + 1 if looked else count
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class RunSums:
+    """Where the time since watching began went: parts of `seconds`, as shares.
+
+    `computed` is training without the wait for batches, `waited` that wait. `lost_gpu_hours` counts the job's devices
+    while they waited for batches, for a start, or for a checkpoint, or were paused; None without a device.
+    """
+
+    seconds: float
+    computed: Band
+    waited: Band
+    start_up: float
+    epoch_starts: float
+    validation: float
+    checkpoints: float
+    paused: float
+    devices: int
+    lost_gpu_hours: Band | None
+
+
+class Ledger:
+    """Sums of one job. Of the newest snapshots, which are in a window, `_unsummed` are not in `_past` yet."""
+
+    def __init__(self) -> None:
+        self._past, self._waited = dict.fromkeys(Phase, 0.0), Band(0.0, 0.0)  # seconds
+        self._unsummed = 0
+
+    def before_adding(self, window: deque[Snapshot]) -> None:
+        """Must be called before each snapshot is added to `window`: its oldest snapshot may then fall out."""
+        if self._unsummed == window.maxlen:
+            older = (self._unsummed + 1) // 2
+            self._past, self._waited = self._with(window, 0, older)
+            self._unsummed -= older
+        self._unsummed += 1
+
+    def sums(self, window: deque[Snapshot]) -> RunSums:
+        """Sums since watching began."""
+        spent, waits = self._with(window, len(window) - self._unsummed, len(window))
+        seconds = fsum(spent.values())
+        share = {phase: its / max(seconds, 1e-9) for phase, its in spent.items()}
+        waited, training = Band(waits.low / max(seconds, 1e-9), waits.high / max(seconds, 1e-9)), share[Phase.TRAINING]
+        idle = share[Phase.WARM_UP] + share[Phase.BETWEEN] + share[Phase.CHECKPOINT] + share[Phase.PAUSED]
+        devices = max((len(own_devices(one.devices)) for one in window), default=0)
+        hours = devices * seconds / 3600
+        return RunSums(
+            seconds=seconds,
+            computed=Band(training - waited.high, training - waited.low),
+            waited=waited,
+            start_up=share[Phase.WARM_UP],
+            epoch_starts=share[Phase.BETWEEN],
+            validation=share[Phase.VALIDATION],
+            checkpoints=share[Phase.CHECKPOINT],
+            paused=share[Phase.PAUSED],
+            devices=devices,
+            lost_gpu_hours=Band(hours * (idle + waited.low), hours * (idle + waited.high)) if devices else None,
+        )
+
+    def _with(self, window: Sequence[Snapshot], start: int, stop: int) -> tuple[dict[Phase, float], Band]:
+        """The past, and the snapshots from `start` to `stop`, by the phases that the whole window shows."""
+        found = list(zip(window, phases(window), strict=True))[start:stop]
+        spent, waited = _spent([one for one, _ in found], [phase for _, phase in found])
+        both = {phase: its + spent.get(phase, 0.0) for phase, its in self._past.items()}
+        return both, Band(self._waited.low + waited.low, self._waited.high + waited.high)
+
+
+def _spent(snapshots: Sequence[Snapshot], found: Sequence[Phase]) -> tuple[dict[Phase, float], Band]:
+    """Seconds in each phase, and of the wait in training."""
+    trained = [one for one, phase in zip(snapshots, found, strict=True) if phase is Phase.TRAINING]
+    reported, spent = Training(snapshots), seconds_by_phase(snapshots, found)
+    training = reported if len(trained) == len(snapshots) else Training(trained)
+    if reported.starts is not None:  # how long the starts of epochs took, in which intervals soever
+        starts = ((fsum(loader.epoch_start_s for loader in one.loaders), one.seconds) for one in reported.snapshots)
+        # Before the interval in which the first start of an epoch was reported it looked like warm-up.
+        first = next((max(0.0, start - length) for start, length in starts if start), 0.0)
+        spent[Phase.WARM_UP] = max(0.0, spent.get(Phase.WARM_UP, 0.0) - first)
+        others = fsum(its for phase, its in spent.items() if phase not in (Phase.TRAINING, Phase.BETWEEN))
+        spent[Phase.BETWEEN] = min(reported.starts * reported.seconds, reported.seconds - others)
+    rest = max(0.0, reported.seconds - fsum(its for phase, its in spent.items() if phase is not Phase.TRAINING))
+    stall = exposed(training) if training.snapshots else None
+    waited = Band(0.0, 1.0) if stall is None else stall
+    return {**spent, Phase.TRAINING: rest}, Band(rest * waited.low, rest * waited.high)

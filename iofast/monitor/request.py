@@ -72,7 +72,7 @@ class Request(WatchOptions, OutputOptions):
             raise OptionError(f"--pid must be 1 or more, found {min(self.pids)}")
         self._check_together()
         if self.fail_slower is not None:
-            from iofast.monitor.compare import share_of
+            from iofast.monitor.render.printed import share_of
 
             share_of(self.fail_slower)
         if self.prometheus is not None:

@@ -12,33 +12,33 @@ The order of decisions:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from iofast.monitor import thresholds
 from iofast.monitor.advice import advise
-from iofast.monitor.bounds import exposed
-from iofast.monitor.causes import find_cause, longest_wait, waiting
+from iofast.monitor.bounds import evidence_of, exposed, interference
+from iofast.monitor.causes import find_cause, waiting
 from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.interference import evidence_of, interference
-from iofast.monitor.limits import Finding, other_than_input
+from iofast.monitor.limits import Finding, other_than_input, stalled
 from iofast.monitor.phases import phases, seconds_by_phase
-from iofast.monitor.situation import Situation
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
-from iofast.monitor.stalled import stalled
-from iofast.monitor.thresholds import THRESHOLDS, Thresholds
 from iofast.monitor.training import Training
-from iofast.monitor.what_if import what_if
+from iofast.monitor.what_if import Situation, what_if
 
 
 def classify(
-    snapshots: Sequence[Snapshot], before: Verdict | None = None, thresholds: Thresholds = THRESHOLDS
+    snapshots: Sequence[Snapshot], before: Verdict | None = None, min_seconds: float = thresholds.MIN_SECONDS
 ) -> Verdict:
     """Judge all snapshots of one job, oldest first.
 
-    `before` is the job's last verdict: another one has to exceed its thresholds by a margin.
+    `before` is the job's last verdict: another one has to exceed its threshold by a margin. `min_seconds` of training
+    are enough if steps cannot be counted.
     """
     last = before.bound if before is not None and before.bound.sure and before.bound is not Bound.STALLED else None
-    case = _case(snapshots, thresholds, last)
+    case = _Case(snapshots, last, min_seconds)
     verdict = _decide(case)
+    if not verdict.bound.sure or verdict.bound is Bound.STALLED:
+        return verdict
     based_on = case.both if verdict.cause is Cause.EPOCH_START else case.training
     now = Situation(case.every, based_on, verdict)
     predicted = what_if(now)
@@ -48,11 +48,8 @@ def classify(
 def severity(stall: StallBounds | None) -> Severity:
     """Severity by the lower bound of the stall: by what is proved."""
     low = stall.low if stall is not None else 0.0
-    if low >= THRESHOLDS.severe:
-        return Severity.SEVERE
-    if low >= THRESHOLDS.bound:
-        return Severity.BOUND
-    return Severity.NOTICE if low >= THRESHOLDS.notice else Severity.NONE
+    levels = thresholds.NOTICE, thresholds.BOUND, thresholds.SEVERE
+    return list(Severity)[sum(low >= level for level in levels)]
 
 
 _IDLE_BUSY = 0.01  # of a device, below which nothing trains on it
@@ -60,46 +57,30 @@ _BUSY = frozenset({Bound.COMPUTE, Bound.MEMORY})  # verdicts on a device that ha
 _IDLING = frozenset({Bound.TRANSFER, Bound.LAUNCH, Bound.SYNC})  # and on one that does
 
 
-@dataclass(frozen=True, slots=True)
 class _Case:
     """`every`: all intervals; `training`: those that count; `both`: with those in which an epoch begins.
 
     `training` and `both` have a bound that leans towards `last`, the last verdict.
     """
 
-    every: Training
-    training: Training
-    both: Training
-    spent: dict[Phase, float]  # seconds by phase
-    last: Bound | None
+    def __init__(self, snapshots: Sequence[Snapshot], last: Bound | None, min_seconds: float) -> None:
+        phase_of = phases(snapshots)
+        by = thresholds.MARGIN if last in _BUSY else -thresholds.MARGIN if last in _IDLING else 0.0
 
-    @property
-    def short_epochs(self) -> bool:
-        """Whether most intervals have the start of an epoch in them."""
-        return self.spent.get(Phase.BETWEEN, 0.0) > self.spent.get(Phase.TRAINING, 0.0)
+        def of(*which: Phase) -> Training:
+            chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
+            return Training(chosen, bound=thresholds.BOUND + by)
 
-
-def _case(snapshots: Sequence[Snapshot], thresholds: Thresholds, last: Bound | None) -> _Case:
-    phase_of = phases(snapshots)
-    by = thresholds.margin if last in _BUSY else -thresholds.margin if last in _IDLING else 0.0
-    leaning = replace(thresholds, bound=min(thresholds.severe, max(thresholds.notice, thresholds.bound + by)))
-
-    def of(*which: Phase) -> Training:
-        chosen = [one for one, phase in zip(snapshots, phase_of, strict=True) if phase in which]
-        return Training(chosen, leaning)
-
-    case = _Case(
-        every=Training(snapshots, thresholds),
-        training=of(Phase.TRAINING),
-        both=of(Phase.TRAINING, Phase.BETWEEN),
-        spent=seconds_by_phase(snapshots, phase_of),
-        last=last,
-    )
-    return replace(case, training=case.both) if case.short_epochs else case
+        self.last, self.min_seconds, self.every = last, min_seconds, Training(snapshots)
+        self.spent = seconds_by_phase(snapshots, phase_of)
+        between = self.spent.get(Phase.BETWEEN, 0.0)
+        self.short_epochs = between > self.spent.get(Phase.TRAINING, 0.0)  # most intervals have the start of one
+        self.both = of(Phase.TRAINING, Phase.BETWEEN)
+        self.training = self.both if self.short_epochs or not between else of(Phase.TRAINING)
 
 
 def _decide(case: _Case) -> Verdict:
-    if (hangs := stalled(case.every)) is not None:
+    if (hangs := stalled(case.every, case.min_seconds)) is not None:
         tier = Tier.STACKS if case.every.stacks else Tier.OUTSIDE
         severe = Severity.SEVERE if hangs.bound is Bound.STALLED else Severity.NONE
         return replace(_verdict(case, hangs, None), severity=severe, tier=tier)
@@ -112,8 +93,8 @@ def _decide(case: _Case) -> Verdict:
     if (start := _epoch_starts(case, stall)) is not None:
         return start
     other, copied = other_than_input(training, stall), training.copied or 0.0
-    bound, margin = case.every.thresholds.bound, case.every.thresholds.margin
-    proved = stall.low >= bound or (stall.low >= case.every.thresholds.notice and stall.middle >= bound + margin)
+    bound, margin = thresholds.BOUND, thresholds.MARGIN
+    proved = stall.low >= bound or (stall.low >= thresholds.NOTICE and stall.middle >= bound + margin)
     copies = stall.tier is Tier.INSIDE and copied > max(0.0, stall.low - copied)  # most of the stall is the copy
     if not proved or copies or _minor(training, stall, other):
         return _verdict(case, other, stall)
@@ -125,7 +106,7 @@ def _decide(case: _Case) -> Verdict:
 
 def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdict:
     training, reason = case.training, finding.reason
-    site, beside = longest_wait(training), interference(case.training, stall)
+    site, beside = training.longest_wait, interference(case.training, stall)
     if finding.bound is Bound.UNKNOWN and site is not None and not site.loader:
         reason = f"{reason}: {waiting(site)}, and it is unknown whether for its batches"
     return Verdict(
@@ -146,16 +127,14 @@ def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdic
 
 def _nothing_trains(case: _Case) -> str | None:
     """Why there is nothing to judge; None if something trains."""
-    every, thresholds = case.every, case.every.thresholds
+    every = case.every
     if not every.snapshots:
         return "nothing has been seen yet"
     paused = case.spent.get(Phase.PAUSED, 0.0)
     if paused > 0.5 * every.seconds:
         return f"the process was stopped for {paused:.0f} of {every.seconds:.0f} s"
-    busy = every.device(lambda device: device.busy)
-    if busy is None and every.idle is not None:
-        busy = 1.0 - every.idle
-    least = thresholds.idle_cpu if every.stacks else 0.1 * thresholds.idle_cpu
+    busy = 1.0 - every.idle if every.busy is None and every.idle is not None else every.busy
+    least = thresholds.IDLE_CPU if every.stacks else 0.1 * thresholds.IDLE_CPU
     if every.cpu >= least or (busy or 0.0) >= _IDLE_BUSY or every.steps or every.trains:
         return None
     device = "no device at work" if busy is not None else "no device in sight"
@@ -164,18 +143,18 @@ def _nothing_trains(case: _Case) -> str | None:
 
 def _too_little(case: _Case, stall: StallBounds | None) -> str | None:
     """Why the evidence is too little for a verdict; None if it is enough."""
-    training, thresholds = case.training, case.every.thresholds
+    training = case.training
     if not training.snapshots:
         spent = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in case.spent.items())
         return f"no interval was training: {spent}"
     steps = training.steps
-    if training.seconds < thresholds.min_seconds and (steps is None or steps < thresholds.min_steps):
-        count = "" if steps is None else f" and {steps} of {thresholds.min_steps} steps"
-        return f"only {int(training.seconds)} of {thresholds.min_seconds:.0f} s of training{count} seen so far"
+    if training.seconds < case.min_seconds and (steps is None or steps < thresholds.MIN_STEPS):
+        count = "" if steps is None else f" and {steps} of {thresholds.MIN_STEPS} steps"
+        return f"only {int(training.seconds)} of {case.min_seconds:.0f} s of training{count} seen so far"
     if stall is None:
         return "nothing could be seen of the training thread"
     # Wide bounds say nothing about the stall; a device that never idles says enough all the same.
-    if stall.width > thresholds.max_width and stall.low < thresholds.bound:
+    if stall.width > thresholds.MAX_WIDTH and stall.low < thresholds.BOUND:
         more = "" if case.every.stacks else "; Python stacks would tell (py-spy, and the right to trace)"
         return f"the stall is somewhere between {stall.low:.0%} and {stall.high:.0%}{more}"
     return None
@@ -194,10 +173,10 @@ def _minor(training: Training, stall: StallBounds, other: Finding) -> bool:
 
 def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
     """Input-bound by the starts of epochs, if they cost more than all waits within epochs."""
-    training, both, thresholds = case.training, case.both, case.every.thresholds
+    training, both = case.training, case.both
     reported = both.starts  # by the loader itself
     share = case.spent.get(Phase.BETWEEN, 0.0) / both.seconds if reported is None else reported
-    if share < thresholds.bound:
+    if share < thresholds.BOUND:
         return None
     if reported is None:
         stall = exposed(both) or steady
@@ -206,7 +185,7 @@ def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
         low, high = (bound * (1 - share) + share for bound in (steady.low, steady.high))
         stall = replace(steady, low=low, high=min(1.0, high))
         what = "starts and ends of epochs take"
-    if stall.low < thresholds.bound or stall.width > thresholds.max_width:
+    if stall.low < thresholds.BOUND or stall.width > thresholds.MAX_WIDTH:
         return None
     within = steady.middle * (1.0 if training.starts is not None else training.seconds / both.seconds)
     if not case.short_epochs and within > 0.5 * stall.middle:
@@ -224,13 +203,12 @@ def _general(training: Training, stall: StallBounds | None, site: WaitSite | Non
         evidence.append(Evidence("stall", stall.middle, f"{what} {span} of the time"))
     if site is not None:
         evidence.append(Evidence("waits_at", site.share, waiting(site)))
-    cores = training.system(lambda one: one.system.cores)
+    cores = training.cores
     of = "" if cores is None else f" of {cores:g}"
-    sm, tensor = training.device(lambda one: one.sm_active), training.device(lambda one: one.tensor_active)
     figures = (
         ("device_idle", training.idle, "the device runs nothing {:.0%} of the time"),
-        ("sm_active", sm, "{:.0%} of the SMs are at work"),
-        ("tensor_active", tensor, "tensor cores are at work {:.0%} of the time"),
+        ("sm_active", training.sm_active, "{:.0%} of the SMs are at work"),
+        ("tensor_active", training.tensor_active, "tensor cores are at work {:.0%} of the time"),
         ("main_cpu", training.main_cpu if cores else None, f"the training process uses {{:.2f}}{of} cores"),
     )
     evidence += [Evidence(name, value, text.format(value)) for name, value, text in figures if value is not None]

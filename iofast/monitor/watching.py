@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from iofast.monitor import thresholds
+from iofast.monitor.limits import is_silent
 from iofast.monitor.probe.data_folders import DataFolders, program_of
 from iofast.monitor.probe.machine_facts import SystemProbe
 from iofast.monitor.probe.nvml import NvmlProbe
@@ -18,8 +20,6 @@ from iofast.monitor.probe.proc import ProcProbe
 from iofast.monitor.probe.stacks import StackProbe
 from iofast.monitor.request import WatchOptions
 from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, own_devices
-from iofast.monitor.stalled import is_silent
-from iofast.monitor.thresholds import THRESHOLDS
 
 _MOST_LOOKS: Final = 20.0  # a second
 _FEWEST_LOOKS: Final = 2.0  # a second, whatever they cost
@@ -109,7 +109,7 @@ class Watch:
     def _hurry(self, snapshot: Snapshot) -> None:
         """Ask for stacks, once, when the job begins to do nothing."""
         before = self._silent_s
-        self._silent_s = before + snapshot.seconds if is_silent(snapshot, THRESHOLDS.idle_cpu) else 0.0
+        self._silent_s = before + snapshot.seconds if is_silent(snapshot, thresholds.IDLE_CPU) else 0.0
         if before < _HURRIED_S <= self._silent_s:
             self._stacks.hurry()
 

@@ -17,28 +17,71 @@ A training that computes on the loader's processors takes `host` of them, so (pr
 its step is longer by the interference, which shrinks with prep.
 """
 
-from __future__ import annotations
-
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
-from iofast.monitor.findings import Band, Bound, Cause, Prediction
-from iofast.monitor.situation import Situation
+from iofast.monitor import thresholds
+from iofast.monitor.findings import Band, Bound, Cause, Prediction, Verdict
 from iofast.monitor.snapshot import WorkerTask
+from iofast.monitor.training import Training
 
 _LATE = 0.10  # of a batch's time, lost where step and loader are nearly equal
 _NOTABLE = 0.05  # a smaller effect is not shown
 _EXPLAINED = 0.7  # of the present time, that a loader's processors and waits must account for
 _MOST_WORKERS = 64
+MOST_GAIN = 20.0  # a larger prediction is a division by almost nothing
 _LEAST_CORES = 0.01  # that a loader can have
 _PACKED = 28_000  # bytes of an average photograph of short side 256 (benchmarks/results/load.md)
 _DECODING = (WorkerTask.DECODE, WorkerTask.RESIZE)
+FASTER = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)  # work that a FastLoader does faster
 # A FastLoader's processor time as a part of a Pillow DataLoader's: 1/11.4 of packed files, 1/3 of originals
 # (benchmarks/results/load.md). The larger one allows for transforms that are not among those measured.
 _FASTLOADER = (1 / 11.4, 1 / 3)
 _MODELLED = (Cause.STORAGE, Cause.PAGE_CACHE, Cause.WORKERS, Cause.CPU, Cause.SINGLE, Cause.TAKEN)
 Range = tuple[float, float]  # the least and the most
+
+
+class Situation:
+    """A verdict that names a limit, and its intervals: `every` has all, `training` those that the verdict rests on."""
+
+    def __init__(self, every: Training, training: Training, verdict: Verdict) -> None:
+        self.every, self.training, self.verdict = every, training, verdict
+        self.last = every.snapshots[-1]  # the newest interval, which knows most of the program and its files
+        stall = verdict.stall
+        self.low = stall.low if stall is not None else 0.0  # the part of the stall that is proved
+        self.wait_gain = gain(self.low)  # of a loader that is never late
+        # Whether training computes on the same processors that its loader has exhausted. A loader that costs next to
+        # nothing leaves them to it, and no gain is known then: a small network on two cores, with a wait of 18 to 23 %,
+        # ran 3.1 times as fast after packing.
+        self.shares_cores = stall is not None and stall.host_wait and self.caused_by(Cause.CPU, Cause.TAKEN)
+        self.relief = None if self.shares_cores else self.wait_gain
+        threads = every.thread_cpu("iofast") is not None
+        self.fast_loader = threads or any(loader.kind == "FastLoader" for loader in every.loaders)
+        self.ranks = 1 + len(self.last.peers)  # on this machine: they share its cores, and each gets the same advice
+        self.cores = (training.cores or 0.0) / self.ranks  # of this rank; 0 if unknown
+        self.free_cores = None if training.idle_cores is None else training.idle_cores / self.ranks
+        looks = sum(one.worker_looks for one in training.stacks)
+        self.starved = 1.0 - training.work_looks / looks if looks else None  # stack samples without work for workers
+        sizes = sorted(one.file_bytes for one in every.snapshots if one.file_bytes is not None)
+        self.file_bytes = sizes[len(sizes) // 2] if sizes else None  # of the images that workers had open
+        # Packs all images smaller; the word FOLDER stands for their folder if it is not certain.
+        folder = "FOLDER" if self.last.image_root is None else shlex.quote(self.last.image_root)
+        self.packing = f"iofast pack {folder} train.lmdb --resize 256"
+
+    def caused_by(self, *causes: Cause) -> bool:
+        """Whether the verdict is input-bound by one of these causes."""
+        return self.verdict.bound is Bound.INPUT and self.verdict.cause in causes
+
+    def work(self, *tasks: WorkerTask) -> float:
+        """Share of these tasks in the workers' work."""
+        return sum(self.training.work.get(task, 0.0) for task in tasks)
+
+
+def gain(removed: float) -> float:
+    """Upper bound of the speed-up of training when this share of its time goes away."""
+    return min(MOST_GAIN, 1.0 / max(1e-9, 1.0 - min(1.0, max(0.0, removed))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +129,7 @@ class Times:
         return (self.prep[1] + self.host) / self.cores
 
     @property
-    def enough(self) -> Times:
+    def enough(self) -> "Times":
         """The same with the fewest workers that keep up with the step, or that use all cores."""
         wanted = 1.1 * (self.prep[1] + self.fetch[1]) / max(self.step[0], self.on_cores)
         return replace(self, count=min(_MOST_WORKERS, ceil(wanted)), beside=True)
@@ -98,9 +141,7 @@ def what_if(now: Situation) -> tuple[Prediction, ...]:
     alone = stall is None or not stall.host_wait or beside is not None or now.verdict.cause is Cause.SINGLE
     times, found = times_of(now) if alone else None, []  # else it is unknown how long a step takes alone
     reported = [one.images for one in now.training.loaders if one.images is not None]
-    possible = (_others,) if now.caused_by(Cause.TAKEN) else _CHANGES  # beside others the rest rests on what they leave
-    changes = () if times is None else [one for change in possible for one in change(now, times)]
-    for name, change, after, assumption in changes:
+    for name, change, after, assumption in () if times is None else _changes(now, times):
         rate = after.rate
         if after.notable and rate.width <= rate.middle - 1.0:
             present = sum(reported) / now.training.seconds
@@ -159,68 +200,43 @@ def _sharing(now: Situation, times: Times) -> Times:
     return replace(times, step=alone, cores=times.cores + host, host=host, slowed=slowed)
 
 
-_Change = tuple[str, str, Times, str]  # its name, what to do, the times after it, its assumption
-
-
-def _workers(now: Situation, times: Times) -> Iterator[_Change]:
-    """The fewest workers that are enough, or that use all cores."""
-    after, single = times.enough, now.verdict.cause is Cause.SINGLE
-    if now.verdict.cause is Cause.CPU or (after.count <= times.count and not single):
+def _changes(now: Situation, times: Times) -> Iterator[tuple[str, str, Times, str]]:
+    """Changes that may help: name, what to do, the times after it, the assumption."""
+    cause, size, decoding = now.verdict.cause, now.file_bytes, now.work(*_DECODING)
+    if cause is Cause.TAKEN:  # the rest rests on what the other programs leave
+        alone = replace(times, cores=times.cores + (now.training.taken or 0.0) / now.ranks)
+        yield "others", "the other programs gone", alone, "the loader gets all the cores that they use now"
         return
-    enough = "enough to keep up with the step" if times.step[0] >= times.on_cores else "as many as the cores can run"
-    text = f"{enough}; {now.free_cores or 0.0:.1f} of {now.cores:g} cores are free"
-    yield "workers", f"num_workers={after.count}", after, text
-
-
-def _cores(now: Situation, times: Times) -> Iterator[_Change]:
-    if now.verdict.cause is Cause.CPU:
+    after = times.enough
+    if cause is not Cause.CPU and (after.count > times.count or cause is Cause.SINGLE):
+        keeps_up = times.step[0] >= times.on_cores
+        enough = "enough to keep up with the step" if keeps_up else "as many as the cores can run"
+        text = f"{enough}; {now.free_cores or 0.0:.1f} of {now.cores:g} cores are free"
+        yield "workers", f"num_workers={after.count}", after, text
+    if cause is Cause.CPU:
         grown = replace(times, cores=2 * times.cores, count=2 * times.count)
         text = "the added cores are as fast as the present ones"
         yield "cores", f"twice the cores, num_workers={grown.count}", grown, text
-
-
-def _others(now: Situation, times: Times) -> Iterator[_Change]:
-    alone = replace(times, cores=times.cores + (now.training.taken or 0.0) / now.ranks)
-    yield "others", "the other programs gone", alone, "the loader gets all the cores that they use now"
-
-
-def _storage(now: Situation, times: Times) -> Iterator[_Change]:
-    if now.caused_by(Cause.STORAGE, Cause.PAGE_CACHE):
+    if cause in (Cause.STORAGE, Cause.PAGE_CACHE):
         least, most = times.fetch
         text = "rate and latency both improve, and workers wait for bytes alone"
         yield "storage", "storage twice as fast", replace(times, fetch=(least / 2, most / 2)), text
         text = "the data set fits into memory, and reading from there costs nothing"
         yield "page_cache", "all data in the page cache", replace(times, fetch=(0.0, 0.0)), text
-
-
-def _pack(now: Situation, times: Times) -> Iterator[_Change]:
-    size, decoding = now.file_bytes, now.work(*_DECODING)
-    if size is None or size < 2 * _PACKED or not now.training.work:
-        return
-    shrunk = _PACKED / size
-    left = 1 - decoding * (1 - shrunk)
-    fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
-    smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
-    kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
-    text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
-    yield "pack", now.packing, smaller, text
-
-
-def _fastloader(now: Situation, times: Times) -> Iterator[_Change]:
-    tasks = (*_DECODING, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
-    if now.fast_loader or now.work(*tasks) < now.thresholds.half:
-        return
-    least, most = _FASTLOADER
-    prep = times.prep[0] * least, times.prep[1] * most
-    faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
-    text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
-    yield "fastloader", "FastLoader with the same transforms", faster, text
-
-
-def _device(now: Situation, times: Times) -> Iterator[_Change]:
+    if size is not None and size >= 2 * _PACKED and now.training.work:
+        shrunk = _PACKED / size
+        left = 1 - decoding * (1 - shrunk)
+        fetch = times.fetch[0] * shrunk, times.fetch[1]  # where latency is what costs, smaller files win nothing
+        smaller = replace(times, prep=(times.prep[0] * left, times.prep[1] * left), fetch=fetch)
+        kilobytes = f"{size / 1000:.0f} to {_PACKED / 1000:.0f} kB"
+        text = f"files shrink from {kilobytes}, and decoding ({decoding:.0%} of the work) as much"
+        yield "pack", now.packing, smaller, text
+    if not now.fast_loader and now.work(*FASTER) >= thresholds.HALF:
+        least, most = _FASTLOADER
+        prep = times.prep[0] * least, times.prep[1] * most
+        faster = replace(times, prep=prep, count=max(times.count, int(now.cores)), beside=True)
+        text = "it has the script's transforms, and needs 1/11 to 1/3 of the processor time of Pillow in a DataLoader"
+        yield "fastloader", "FastLoader with the same transforms", faster, text
     if now.training.devices:
         faster = replace(times, step=(times.step[0] / 2, times.step[1] / 2))
         yield "device", "a device twice as fast", faster, "every step takes half the time"
-
-
-_CHANGES = (_workers, _cores, _storage, _pack, _fastloader, _device)

@@ -34,7 +34,7 @@ class PackProgress:
         else:
             warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
 
-    def begin(self, images: int, done: int) -> None:
+    def begin(self, images: int, done: int = 0) -> None:
         """Begin with `images`, of which an earlier run has done `done`."""
         if self.visible:
             self._bar = open_bar(images, " images", initial=done)

@@ -17,7 +17,7 @@ from tar_sets import foreign
 from iofast import open_writer
 from iofast import transforms as T
 from iofast.cli import main
-from iofast.commands.view import choose, preset, presets
+from iofast.commands.view import PRESETS, choose, preset
 from iofast.opening import open_reader
 from iofast.sheet import CAPTION, MARGIN, SheetOptions, contact_sheet
 
@@ -244,7 +244,7 @@ def test_views_are_side_by_side_in_proportion(tmp_path: Path) -> None:
 
 def test_every_preset_draws(tmp_path: Path) -> None:
     path = build(tmp_path / "set.tar")
-    for name in presets():
+    for name in PRESETS:
         assert view(path, f"{name}(24)", "--count", 3).size
 
 
@@ -270,7 +270,7 @@ def test_arguments_are_literals() -> None:
     assert preset("train") == T.compile(T.train())
     assert preset(" dino(64, local=2, scale=(0.3, 1)) ") == T.compile(T.dino(64, local=2, scale=(0.3, 1)))
     assert preset("timm_train(64, re_prob=0.25)") == T.compile(T.timm_train(64, re_prob=0.25))
-    assert set(presets()) == {"train", "evaluate", "timm_train", "simclr", "dino"}
+    assert set(PRESETS) == {"train", "evaluate", "timm_train", "simclr", "dino"}
 
 
 @pytest.mark.parametrize(

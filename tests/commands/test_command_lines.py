@@ -9,7 +9,7 @@ from PIL import Image
 
 from iofast import open_reader, pack
 from iofast.commands import COMMANDS
-from iofast.commands.parser import Parser
+from iofast.commands.shared import Parser
 from iofast.errors import SourceError
 
 

@@ -94,11 +94,11 @@ def test_ptrace(scope: str, capabilities: int, state: str, monkeypatch: pytest.M
     monkeypatch.setattr(stacks, "pyspy", lambda: "py-spy")
     monkeypatch.setattr(checks, "_first_line", lambda _: scope)
     monkeypatch.setattr(checks, "_effective_capabilities", lambda: capabilities)
-    check = checks._ptrace()
-    assert check.state == state
-    assert bool(check.advice) == (state == "missing")
+    _, found, advice = checks._ptrace()
+    assert found == state
+    assert bool(advice) == (state == "missing")
     monkeypatch.setattr(stacks, "pyspy", lambda: None)
-    assert "no stacks can be read, because py-spy is absent" in checks._ptrace().value
+    assert "no stacks can be read, because py-spy is absent" in checks._ptrace()[0]
 
 
 def put(folder: Path, files: dict[str, str]) -> None:

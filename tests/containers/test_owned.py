@@ -16,7 +16,7 @@ from iofast import open_reader, open_writer, owned, pack
 from iofast.cli import main
 from iofast.containers.publish import Target
 from iofast.errors import ContainerError, TargetError
-from iofast.monitor.render.html_report import PageReport
+from iofast.monitor.render.printed import PageReport
 from iofast.owned import cache_folder
 
 Give = Callable[[Path], None]

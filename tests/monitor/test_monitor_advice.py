@@ -13,10 +13,10 @@ from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.probe.data_folders import parsed, program_of
-from iofast.monitor.situation import MOST_GAIN, Situation, gain
 from iofast.monitor.snapshot import Frame, LoaderSource, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
+from iofast.monitor.what_if import MOST_GAIN, Situation, gain
 
 Changes = dict[str, Any]
 

@@ -16,9 +16,9 @@ from monitor_moments import busy, unknown
 from iofast.cli import main
 from iofast.errors import OptionError, SourceError
 from iofast.monitor import follow, live
-from iofast.monitor.compare import compare
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Sources
+from iofast.monitor.render.printed import compare
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Snapshot
 
@@ -265,7 +265,7 @@ def test_a_change_with_its_noise(tmp_path: Path) -> None:
     assert found.change.error == pytest.approx(2 * (2 * error**2) ** 0.5)
     text = found.markdown()
     assert "| verdict | input-bound: storage | compute-bound |  |" in text
-    assert "| images a second | 100 ± 12 | 200 ± 23 | +100.0% |" in text
+    assert "| images/s | 100 ± 11.5 | 200 ± 23.1 | +100.0% |" in text
     assert text.endswith("100.0% faster (± 32.7%).")
 
 
@@ -280,7 +280,7 @@ def test_no_rates(tmp_path: Path) -> None:
     found = compare(intervals(tmp_path / "a", None), intervals(tmp_path / "b", 95.0))
     assert found.change is None
     assert not found.slower(0.0)
-    assert "| cores of the training process | 1 ± 0 | 1 ± 0 | +0.0% |" in found.markdown()
+    assert "| main CPU | 1 ± 0 cores | 1 ± 0 cores | +0.0% |" in found.markdown()
 
 
 @pytest.mark.parametrize(("limit", "status"), [("5%", 4), ("0.05", 4), ("15%", 0)])

@@ -13,14 +13,12 @@ from monitor_moments import moment
 from monitor_snapshots import BUSY, DEVICE, LOADER, MAIN, snapshot, stacks, training, worker
 
 from iofast.monitor.findings import Band, Bound, Cause, Evidence, Phase, Severity, Verdict
-from iofast.monitor.limits import step_phases
 from iofast.monitor.live import Jobs
-from iofast.monitor.phases import phases, seconds_by_phase
+from iofast.monitor.phases import Ledger, RunSums, phases, seconds_by_phase
 from iofast.monitor.render import wording
 from iofast.monitor.render.printed import to_json
 from iofast.monitor.render.wording import explanation
 from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, WaitSite, WaitSource
-from iofast.monitor.sums import Ledger, RunSums
 from iofast.monitor.verdict import classify
 
 LETTERS = {
@@ -262,8 +260,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
     assert input_bound.bound is Bound.INPUT
     assert told(input_bound) == []
     before_a_step = replace(TRAIN, step_s=None, steps=0)
-    assert step_phases([before_a_step]) == ({}, False)
-    assert step_phases([]) == ({}, False)
+    assert told(classify(training(doing=BUSY, idle=0.02, loaders=(before_a_step,)))) == []
 
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
@@ -284,14 +281,17 @@ def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
 
 
 def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
+    """The one whose steps take most of the time, not the one with most steps."""
     slow = replace(TRAIN, step_s=0.2, batches=5, steps=5, phases={"forward": 0.2})
     other = replace(LOADER, name="validation", batches=2, steps=2, phases={"metric": 0.2})
-    found = step_phases((TRAIN, other, other, slow))
-    expected = {"forward": 0.405, "backward": 0.165, "optimizer": 0.02, "loss": 0.0015}
-    assert found.shares == {name: pytest.approx(share) for name, share in expected.items()}
-    assert (list(found.shares), found.on_device) == (list(expected), False)
     busiest = replace(LOADER, name="validation", batches=200, steps=200, step_s=1e-3, phases={"metric": 0.1})
-    assert wording.step(snapshot(loaders=(busiest, TRAIN))).startswith("forward 61%"), "most of the time, not of steps"
+    for loaders, most, text in (
+        ((TRAIN, other, other, slow), 0.405, "forward takes 40% of a step, backward 16%, optimizer 2%"),
+        ((busiest, TRAIN), 0.61, "forward takes 61% of a step, backward 33%, optimizer 4%"),
+    ):
+        (evidence,) = told(classify(training(doing=BUSY, idle=0.02, loaders=loaders)))
+        assert evidence.value == pytest.approx(most)
+        assert evidence.text == text
 
 
 # --- where the time of a run went: exact for phases written by hand, the same however long the window is

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_moments import busy, device, moment, starved
+from monitor_moments import busy, device, moment, snapshot, starved
 from monitor_snapshots import LOADER
 from places import SUPPORT
 from proc_folder import read_until
@@ -25,12 +25,12 @@ from rich.text import Text
 from test_monitor_views import shows, texts
 
 from iofast.errors import TargetError
-from iofast.monitor.findings import Advice, Band, Interference, Prediction
-from iofast.monitor.render.html_report import PageReport, html
-from iofast.monitor.render.layout import drawn, sparkline
-from iofast.monitor.render.moment import Moment
+from iofast.monitor.findings import Advice, Band, Prediction
+from iofast.monitor.phases import RunSums
+from iofast.monitor.render.layout import drawn, sparkline, whole
+from iofast.monitor.render.moment import STRETCHES, Moment, figures
+from iofast.monitor.render.printed import PageReport, html
 from iofast.monitor.snapshot import Doing, Job, Looks
-from iofast.monitor.sums import RunSums
 
 SCREENS = Path(__file__).with_name("screens.txt")
 
@@ -43,7 +43,7 @@ SUMS = RunSums(90.0, Band(0.5, 0.6), Band(0.2, 0.3), 0.1, 0.05, 0.02, 0.03, 0.0,
 
 def jobs() -> list[Moment]:
     """A starved job of which everything is known, and one that computes."""
-    verdict = starved(interference=Interference(0.1, 0.25), what_if=(WORKERS,))
+    verdict = starved(interference=Band(0.1, 0.25), what_if=(WORKERS,))
     full = moment(last=verdict, devices=GPUS, loaders=(STEPS,))
     full.history.sums = SUMS
     return [full, moment(30, last=busy(), job=Job(77, 1, "python b.py", 1, 2))]
@@ -88,6 +88,14 @@ def test_bounds_that_say_nothing_are_not_drawn() -> None:
     assert "GPU busy" not in text, "without a device there is no row for it"
 
 
+def test_a_figure_that_is_known_since_now() -> None:
+    """The timeline of the whole run has no value of it yet."""
+    shown, now = moment(STRETCHES), snapshot(STRETCHES, loaders=(STEPS,))
+    shown.history.add(now, figures(now), shown.verdict)
+    text = text_of(whole(replace(shown, snapshot=now, figures=figures(now))))
+    assert [line.split() for line in text.splitlines() if line.startswith("images/s")] == [["images/s", "320"]]
+
+
 def test_on_a_small_screen_both_changes_can_be_pasted() -> None:
     folder = "/data/of/everyone/imagenet-2012/train"
     packs = Advice("pack_resize", "words " * 40, f"iofast pack {folder} train.lmdb --resize 256", "decode", 0.8)
@@ -112,8 +120,8 @@ sys.path[:0] = [{TESTS!r}]
 from monitor_moments import busy, moment
 from iofast.monitor.render.screen import Screen
 from iofast.monitor.snapshot import Job
-screen = Screen(sys.stdout)
 jobs = [moment(), moment(9, last=busy(), job=Job(77, 1, "python b.py"))]
+screen = Screen(sys.stdout, lambda: jobs)
 for job in jobs: screen.update(job)
 end = time.monotonic() + 20
 while time.monotonic() < end and not screen.quits(): time.sleep(0.01)

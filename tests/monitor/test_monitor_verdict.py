@@ -12,7 +12,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, simulate, snapshot, 
 from iofast.monitor.bounds import exposed, wilson
 from iofast.monitor.findings import Band, Bound, Cause, Severity, StallBounds, Verdict
 from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, SyncSite, Tier
-from iofast.monitor.thresholds import THRESHOLDS, Thresholds
+from iofast.monitor.thresholds import BOUND
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify, severity
 
@@ -30,7 +30,7 @@ def test_bounds_hold_for_any_cycle(parts: list[tuple[float, Doing, bool]]) -> No
         run = simulate(
             lambda rng: [(s * rng.uniform(0.9, 1.1), *rest) for s, *rest in spans], random.Random(1), 25, looks
         )
-        stall = exposed(Training(run.snapshots, Thresholds(z=3.5)))
+        stall = exposed(Training(run.snapshots, z=3.5))
         assert stall is not None
         assert stall.low - 0.01 <= run.stall <= stall.high + 0.01
 
@@ -202,6 +202,18 @@ def test_a_verdict_on_a_device_confirms_itself(idle: float, changes: dict[str, A
     assert classify(shots, first).bound is first.bound
 
 
+@pytest.mark.parametrize(("before", "idle", "bound"), [(0.02, 0.11, Bound.COMPUTE), (0.5, 0.09, Bound.LAUNCH)])
+def test_a_verdict_on_a_device_changes_by_more_than_the_margin(before: float, idle: float, bound: Bound) -> None:
+    seen = {"stacks": stacks({FORWARD: 0.9, SYNC: 0.1}), "loaders": (replace(LOADER, exposed_s=0.0, transfer_s=0.0),)}
+    last = classify(training(40, doing=HOST, idle=before, **seen))
+    assert last.bound is bound
+    shots = training(40, doing=HOST, idle=idle, **seen)
+    assert (classify(shots).bound, classify(shots, last).bound) == (
+        {Bound.COMPUTE: Bound.LAUNCH, Bound.LAUNCH: Bound.COMPUTE}[bound],
+        bound,
+    )
+
+
 # --- for all snapshots
 
 
@@ -265,4 +277,4 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
         assert 0 <= verdict.stall.low <= verdict.stall.high <= 1
     if verdict.bound is Bound.INPUT:
         assert verdict.stall is not None
-        assert verdict.stall.low >= THRESHOLDS.bound
+        assert verdict.stall.low >= BOUND

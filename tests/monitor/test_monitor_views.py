@@ -6,7 +6,7 @@ import re
 import unicodedata
 import urllib.error
 import urllib.request
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from monitor_moments import HOSTILE, busy, device, moment, snapshot, starved, unknown
 
 from iofast.errors import OptionError
-from iofast.monitor.findings import Bound, Cause, Interference, StallBounds
+from iofast.monitor.findings import Band, Bound, Cause, StallBounds
 from iofast.monitor.render import wording
 from iofast.monitor.render.layout import whole
-from iofast.monitor.render.moment import SPANS, History, Timeline, figures
+from iofast.monitor.render.moment import SPANS, Figures, History, Timeline, figures
 from iofast.monitor.render.printed import JsonLines, PlainLines, to_json
 from iofast.monitor.render.prometheus import HELP, Endpoint, address, exposition, label
 from iofast.monitor.snapshot import Doing, Job, Looks, Tier
@@ -91,9 +91,12 @@ def test_spans_are_bounded_and_what_held_longest_is_known() -> None:
 def test_numbers() -> None:
     assert wording.bounds(0.314, 0.377) == "31–38%"
     assert wording.bounds(0.2, 0.2) == "20%"
-    assert [wording.clock(s) for s in (9, 61, 3723)] == ["0:09", "1:01", "1:02:03"]
-    assert [wording.rate(r) for r in (0, 4.2e6, 3.21e9, 2e12)] == ["0 B/s", "4.2 MB/s", "3.21 GB/s", "2,000 GB/s"]
-    assert [wording.count(c) for c in (None, 0.5, 812.3, 12345.6)] == ["–", "0.5", "812", "12,346"]
+    assert [wording.clock(s) for s in (9, 61, 3723)] == ["00:09", "01:01", "1:02:03"]
+    found = [wording.figure("images_per_s", rate) for rate in (None, 0.5, 812.3, 12345.6)]
+    assert found == ["–", "0.5", "812", "12,346"]
+    assert [wording.figure("disk_bytes_per_s", rate) for rate in (0, 3.21e9)] == ["0 MB/s", "3,210 MB/s"]
+    assert wording.figure("device_busy", 0.414) == "41.4%"
+    assert set(wording.FIGURES) < {each.name for each in fields(Figures)}
 
 
 def test_every_verdict_and_cause_has_words() -> None:
@@ -106,7 +109,7 @@ def test_a_host_wait_is_not_called_a_stall() -> None:
     """Nor is a device spoken of where there is none."""
     alone = starved(stall=StallBounds(0.2, 0.3, Tier.OUTSIDE, host_wait=True))
     assert wording.stall_text(alone.stall).startswith("host wait 20–30%")
-    assert wording.rows(moment(last=alone))[2].name == "host wait"
+    assert any(line.plain.startswith("host wait ") for line in whole(moment(last=alone)))
     assert wording.explanation(alone).startswith("The training thread waits for batches: decoding takes")
 
 
@@ -114,7 +117,7 @@ def test_a_host_wait_is_not_called_a_stall() -> None:
 
 
 def test_json_as_issue_and_documents_promise() -> None:
-    shown = moment(last=starved(interference=Interference(0.1, 0.25)))
+    shown = moment(last=starved(interference=Band(0.1, 0.25)))
     found = json.loads(json.dumps(to_json(shown), allow_nan=False))
     assert (found["schema"], found["verdict"], found["cause"]) == (2, "input-bound", "decode-cpu-workers")
     assert found["stall"] == {"low": 0.31, "high": 0.38, "tier": "stacks", "host_wait": False}
@@ -180,11 +183,12 @@ def test_hostile_text_stays_within_its_label(text: str) -> None:
 
 
 def test_series_of_prometheus() -> None:
-    text = exposition([moment(last=starved(interference=Interference(0.1, 0.25)))])
+    text = exposition([moment(last=starved(interference=Band(0.1, 0.25)))])
     assert 'iofast_stall_high_ratio{pid="4242",rank="0",command="python train.py' in text
     assert 'verdict="input-bound",cause="decode-cpu-workers",severity="severe"} 1.0\n' in text
     assert 'file="/u/train.py",line="41",function="main",call="queue.get",source="threads"} 0.34\n' in text
     assert set(re.findall(r"^(\w+)[ {]", text, re.M)) == set(HELP) - {"iofast_images_per_second"}
+    assert exposition([replace(moment(), ended=True)]).splitlines()[-1] == "iofast_jobs 0.0"
     assert text.startswith("# HELP iofast_jobs training processes watched\n# TYPE iofast_jobs gauge\niofast_jobs 1.0\n")
 
 
@@ -197,7 +201,7 @@ def test_addresses_of_prometheus() -> None:
 
 
 def test_prometheus_is_served() -> None:
-    endpoint = Endpoint("127.0.0.1", 0)
+    endpoint = Endpoint("127.0.0.1", 0, lambda: [moment()])
     try:
         endpoint.update(moment())
         with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=5) as answer:
@@ -206,7 +210,7 @@ def test_prometheus_is_served() -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/etc/passwd", timeout=5)
         with pytest.raises(OptionError, match=r"cannot listen on 127\.0\.0\.1:"):
-            Endpoint("127.0.0.1", endpoint.port)
+            Endpoint("127.0.0.1", endpoint.port, list)
     finally:
         endpoint.close([])
     with pytest.raises(urllib.error.URLError):

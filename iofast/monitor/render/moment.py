@@ -2,20 +2,18 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 
 from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
 from iofast.monitor.findings import Band, Bound, Cause, Verdict
+from iofast.monitor.phases import RunSums
 from iofast.monitor.snapshot import Job, Snapshot, own_devices
-from iofast.monitor.sums import RunSums
-from iofast.monitor.thresholds import THRESHOLDS
 from iofast.monitor.training import Training, mean, total
 
 RECENT = 240  # intervals kept in full: the widest timeline of a screen
 STRETCHES = 92  # of a timeline of the whole run: columns that `--once` and the report have for it
 SPANS = 200  # newest changes of the verdict
-_EXACT = replace(THRESHOLDS, z=0.0)
 _LOT_S = 1.5 * PUBLISH_NS / 1e9  # a loader's page is written so often, or at the end of a step
 
 
@@ -37,7 +35,7 @@ def figures(snapshot: Snapshot) -> Figures:
     """The numbers of `snapshot`."""
     seconds = max(snapshot.seconds, 1e-9)
     devices = own_devices(snapshot.devices)
-    training = Training([snapshot], _EXACT)
+    training = Training([snapshot], z=0.0)
     stall = exposed(training)
     images = total(loader.images for loader in snapshot.loaders)
     # Seconds that a loader's counters cover: its page is written at other times than an interval ends.

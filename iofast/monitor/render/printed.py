@@ -1,22 +1,46 @@
-"""What is printed for an output that is no terminal: plain lines, or JSON with an object for each interval of a job.
+"""What is printed or written: lines, JSON with an object for each interval of a job, what two of them show, a page.
 
 docs/monitor.md has the schema of the objects.
 """
 
 import json
+import math
+import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import Enum
+from io import StringIO
+from pathlib import Path
 from typing import Any, TextIO
 
+from rich.console import Console
+from rich.text import Text
+
+from iofast import owned
+from iofast.errors import OptionError, SourceError, TargetError, because, unreadable
 from iofast.monitor.findings import Bound, Cause
 from iofast.monitor.render import wording
+from iofast.monitor.render.layout import WIDTH, whole
 from iofast.monitor.render.moment import Moment, MomentView
 from iofast.monitor.render.wording import plain
 
 EVERY_S = 30.0  # between lines about a job whose verdict does not change
+_SURE = 2.0  # standard errors of a change that is no noise
 SCHEMA = 2  # a new field keeps the number; a field removed or redefined raises it
+# The browser loads and runs nothing. A dark page is the light one with its brightness inverted.
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<title>iofast monitor</title><style>{stylesheet}
+html {{ background: {background}; color: {foreground}; }}
+pre {{ font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }}
+@media (prefers-color-scheme: dark) {{ html {{ filter: invert(0.9) hue-rotate(180deg); }} }}
+</style></head><body><pre>{code}</pre></body></html>
+"""
 
 
 class PlainLines(MomentView):
@@ -62,15 +86,13 @@ class PlainLines(MomentView):
 
 def to_json(moment: Moment) -> dict[str, Any]:
     """A moment as plain data: dictionaries, lists, strings, numbers, None."""
-    job, snapshot, verdict = moment.job, moment.snapshot, moment.verdict
-    judged = asdict(verdict)
+    snapshot, verdict = moment.snapshot, moment.verdict
+    job, judged = asdict(moment.job), asdict(verdict)
+    del job["start_time"]
     found = {
         "schema": SCHEMA,
         "time": time.time(),
-        "pid": job.pid,
-        "command": job.command,
-        "rank": job.rank,
-        "world_size": job.world_size,
+        **job,
         "verdict": judged.pop("bound"),
         **judged,
         "run": None if moment.history.sums is None else asdict(moment.history.sums),
@@ -111,3 +133,134 @@ class JsonLines(MomentView):
     def update(self, moment: Moment) -> None:
         """Print one object."""
         print(json.dumps(to_json(moment), allow_nan=False), file=self._out, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over intervals and its standard error; 0 of a single interval."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows of a table, and the change of the rate: 0.25 is a quarter faster; None if a file has no rates."""
+
+    rows: list[tuple[str, ...]]
+    change: Mean | None
+
+    def slower(self, share: float) -> bool:
+        """Whether the rate fell by more than `share`, beyond its noise."""
+        return self.change is not None and self.change.value + _SURE * self.change.error < -share
+
+    def markdown(self) -> str:
+        """The table, and the change in a sentence."""
+        table = [("", "before", "after", "change"), ("---", "---:", "---:", "---:"), *self.rows]
+        lines = [f"| {' | '.join(row)} |" for row in table]
+        return "\n".join([*lines, "", self._sentence()])
+
+    def _sentence(self) -> str:
+        if self.change is None:
+            return "No rate to compare: no loader reported its images (FastLoader, or watch())."
+        noise = _SURE * self.change.error
+        if abs(self.change.value) <= noise:
+            return f"No change beyond the noise: {self.change.value:+.1%} ± {noise:.1%}."
+        word = "faster" if self.change.value > 0 else "slower"
+        return f"{abs(self.change.value):.1%} {word} (± {noise:.1%})."
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare two files of `iofast monitor --json`. Raises `SourceError` if one cannot be read or is not one."""
+    files = _read(before), _read(after)
+    (was, stall), (now, later) = (_judged(each[-1]) for each in files)
+    rows: list[tuple[str, ...]] = [("verdict", was, now, ""), ("stall", stall, later, "")]
+    change = None
+    for name, (title, _, unit) in wording.FIGURES.items():
+        means = [mean for each in files if (mean := _mean(each, name)) is not None]
+        if len(means) == 2:
+            found = _change(*means)
+            change = found if name == "images_per_s" else change
+            texts = [[wording.figure(name, value) for value in (each.value, _SURE * each.error)] for each in means]
+            shown = [f"{value.removesuffix(unit)} ± {noise}" for value, noise in texts]
+            rows.append((title, *shown, "" if found is None else f"{found.value:+.1%}"))
+    return Comparison(rows, change)
+
+
+def share_of(text: str) -> float:
+    """The share in `5%` or `0.05`. Raises `OptionError`."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise OptionError(f"--fail-slower must be a share such as 5%, found {text!r}")
+    return share
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise SourceError(f"expected the output of iofast monitor --json, found other text ({path})") from error
+    if not found or not all(isinstance(each, dict) and "figures" in each for each in found):
+        raise SourceError(f"expected the output of iofast monitor --json, found no interval of it ({path})")
+    return found
+
+
+def _judged(interval: dict[str, Any]) -> tuple[str, str]:
+    """Its verdict and its stall in words."""
+    stall, words = interval.get("stall"), filter(None, (interval["verdict"], interval.get("cause")))
+    return ": ".join(words), "" if stall is None else wording.bounds(stall["low"], stall["high"])
+
+
+def _mean(intervals: Sequence[dict[str, Any]], name: str) -> Mean | None:
+    known = [float(value) for each in intervals if (value := each["figures"].get(name)) is not None]
+    if not known:
+        return None
+    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+    return Mean(statistics.fmean(known), error)
+
+
+def _change(old: Mean, new: Mean) -> Mean | None:
+    """The relative change, with the errors of both means."""
+    if old.value <= 0:
+        return None
+    ratio = new.value / old.value
+    parts = (each.error / each.value for each in (old, new) if each.value)
+    return Mean(ratio - 1, ratio * math.hypot(*parts))
+
+
+class PageReport(MomentView):
+    """Writes the page when watching ends. Raises TargetError at the start if the path is not writable."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        folder = self._path.parent
+        if self._path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise TargetError(f"--report cannot write {path}: expected a file in a writable folder")
+
+    def close(self, moments: Sequence[Moment]) -> None:
+        """Write the page to a temporary name and rename it."""
+        try:
+            with owned.writing(self._path) as file:
+                file.write(html(moments, datetime.now(UTC)).encode())
+        except OSError as error:
+            raise TargetError(f"--report cannot write {self._path}: {because(error)}") from error
+
+
+def html(moments: Sequence[Moment], when: datetime) -> str:
+    """The page."""
+    console = Console(file=StringIO(), record=True, width=WIDTH, highlight=False, markup=False, emoji=False)
+    date = when.strftime("%Y-%m-%d %H:%M UTC")
+    console.print(Text.assemble(("Is this training waiting for its data?", "bold"), f"  iofast monitor, {date}"))
+    for moment in moments:
+        history = moment.history
+        watched = f"watched for {wording.clock(history.seconds)} in {history.intervals:,} intervals"
+        for line in (Text(f"\n{watched}", "dim"), *whole(moment)):
+            console.print(line, soft_wrap=True)
+    if not moments:
+        console.print("No training process was seen.")
+    return console.export_html(code_format=_PAGE)

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -35,21 +35,18 @@ HELP = {
 }
 
 
-Metric = tuple[str, tuple[tuple[str, str], ...], float | None]  # name, labels, value
-
-
 def exposition(moments: Sequence[Moment]) -> str:
     """Metrics of live jobs in the text format; a figure that is not available has no line."""
     live = [moment for moment in moments if not moment.ended]
-    samples: list[Metric] = [("iofast_jobs", (), len(live)), *(one for moment in live for one in _samples(moment))]
-    lines = []
-    for name, words in HELP.items():
-        series = [(labels, float(value)) for known, labels, value in samples if known == name and value is not None]
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if series else []
-        for labels, value in series:
+    series = {"iofast_jobs": [f" {float(len(live))!r}"]}
+    for name, labels, value in (one for moment in live for one in _samples(moment)):
+        if value is not None:
             text = ",".join(f'{key}="{label(each)}"' for key, each in labels)
-            lines.append(f"{name}{{{text}}} {value!r}" if labels else f"{name} {value!r}")
-    return "\n".join(lines) + "\n"
+            series.setdefault(name, []).append(f"{{{text}}} {float(value)!r}")
+    return "".join(
+        f"# HELP {name} {HELP[name]}\n# TYPE {name} gauge\n" + "".join(f"{name}{one}\n" for one in each)
+        for name, each in series.items()
+    )
 
 
 def label(text: str) -> str:
@@ -57,20 +54,19 @@ def label(text: str) -> str:
     return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _samples(moment: Moment) -> Iterator[Metric]:
+def _samples(moment: Moment) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float | None]]:
+    """Name, labels and value of each metric."""
     job, verdict, now = moment.job, moment.verdict, moment.figures
     rank = "" if job.rank is None else str(job.rank)
     own = (("pid", str(job.pid)), ("rank", rank), ("command", job.command[:_LONGEST]))
     cause = "" if verdict.cause is None else verdict.cause.value
     judged = (("verdict", verdict.bound.value), ("cause", cause), ("severity", verdict.severity.value))
     yield "iofast_verdict", own + judged, 1
-    if verdict.stall is not None:
-        tier = (*own, ("tier", verdict.stall.tier.value))
-        yield "iofast_stall_low_ratio", tier, verdict.stall.low
-        yield "iofast_stall_high_ratio", tier, verdict.stall.high
-    if verdict.interference is not None:
-        yield "iofast_interference_low_ratio", own, verdict.interference.low
-        yield "iofast_interference_high_ratio", own, verdict.interference.high
+    tier = () if verdict.stall is None else (("tier", verdict.stall.tier.value),)
+    for name, band, more in (("stall", verdict.stall, tier), ("interference", verdict.interference, ())):
+        if band is not None:
+            yield f"iofast_{name}_low_ratio", own + more, band.low
+            yield f"iofast_{name}_high_ratio", own + more, band.high
     if (site := verdict.waits) is not None:
         place = (("file", site.file[-_LONGEST:]), ("line", str(site.line)), ("function", site.function[:_LONGEST]))
         yield "iofast_wait_ratio", (*own, *place, ("call", site.call[:_LONGEST]), ("source", site.source)), site.share
@@ -98,22 +94,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Endpoint(MomentView):
-    """Serves `/metrics` from a thread of its own. Raises OptionError if the address cannot be bound."""
+    """Serves `moments` at `/metrics`, from a thread of its own. Raises OptionError if the address cannot be bound."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._moments: dict[tuple[int, int], Moment] = {}
-        self._text = exposition([])
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        server = type("_Server", (ThreadingHTTPServer,), {"address_family": family})
-        try:
-            self._server: ThreadingHTTPServer = server((host, port), self._handler())
-        except OSError as error:
-            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
-        self._thread.start()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def __init__(self, host: str, port: int, moments: Callable[[], Sequence[Moment]]) -> None:
+        self._moments, self._text = moments, exposition([])
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -131,13 +115,20 @@ class Endpoint(MomentView):
             def log_message(self, format: str, *args: Any) -> None:
                 """Do not log scrapes."""
 
-        return Handler
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-    def update(self, moment: Moment) -> None:
+        try:
+            self._server = Server((host, port), Handler)
+        except OSError as error:
+            raise OptionError(f"--prometheus cannot listen on {host}:{port}: {because(error)}") from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="iofast-metrics", daemon=True)
+        self._thread.start()
+
+    def update(self, _moment: Moment) -> None:
         """Format the text for the next scrape, so that a scrape never sees a mixture."""
-        self._moments[moment.job.pid, moment.job.start_time] = moment
-        self._moments = {key: kept for key, kept in self._moments.items() if not kept.ended}
-        self._text = exposition(list(self._moments.values()))
+        self._text = exposition(self._moments())
 
     def close(self, _moments: Sequence[Moment]) -> None:
         """Stop serving."""

@@ -4,8 +4,10 @@ import contextlib
 import os
 import select
 import sys
+import termios
 import time
-from collections.abc import Sequence
+import tty
+from collections.abc import Callable, Sequence
 from typing import IO, Any, TextIO
 
 from rich.console import Console, Group
@@ -19,74 +21,63 @@ from iofast.monitor.render.moment import Moment, MomentView
 
 _ENDED = 3  # ended jobs that stay listed
 _LEAST_S = 0.2  # between two drawings
-_WORST = (Severity.SEVERE, Severity.BOUND, Severity.NOTICE, Severity.NONE)
+_RANK = {severity: -number for number, severity in enumerate(Severity)}
 
 
 class Screen(MomentView):
-    """Draws on `out`. `keys` reads the terminal's keys; not beside a started program, which may read them itself."""
+    """Draws the `moments` of all jobs on `out`.
 
-    def __init__(self, out: TextIO, *, keys: bool = True) -> None:
-        self._out = out
+    `keys` reads the terminal's keys; not beside a started program, which may read them itself.
+    """
+
+    def __init__(self, out: TextIO, moments: Callable[[], Sequence[Moment]], *, keys: bool = True) -> None:
+        self._out, self._moments = out, moments
         self._console = Console(file=out, highlight=False, markup=False, emoji=False)
-        self._moments: dict[tuple[int, int], Moment] = {}
         self._chosen: tuple[int, int] | None = None
         self._message = ""
         self._stale, self._drawn = False, 0.0
         self._keys = _Keys() if keys else None
-        self._live = self._start()
-
-    def _start(self) -> Live:
-        live = Live(
+        self._live = Live(
             console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
-        live.start()
-        return live
+        self._live.start()
 
-    def update(self, moment: Moment) -> None:
-        """Draw this job's newest interval."""
-        key = (moment.job.pid, moment.job.start_time)
-        self._moments.pop(key, None)  # newest last
-        self._moments[key] = moment
-        for old in [key for key, other in self._moments.items() if other.ended][:-_ENDED]:
-            del self._moments[old]
+    def update(self, _moment: Moment) -> None:
+        """Have `quits` draw the news; those of several jobs are drawn together."""
         self._stale = True
-        self._draw_news()
-
-    def _draw_news(self) -> None:
-        """The news of several jobs are drawn together."""
-        if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
-            self.redraw()
 
     def waiting(self, message: str) -> None:
         """Show the message if there is no job."""
         self._message = message
-        if not self._moments:
-            self.redraw()
+        self.redraw()
 
     def redraw(self) -> None:
         """Draw everything at the present size of the terminal."""
-        order = self._order()
-        selected = order.index(self._chosen) if self._chosen in order else 0
-        shown = [self._moments[key] for key in order]
+        shown, selected = self._shown()
         lines = drawn(shown, selected, self._console.size, self._message, keys=self._keys is not None)
         self._live.update(Group(*lines), refresh=True)
         self._stale, self._drawn = False, time.monotonic()
 
-    def _order(self) -> list[tuple[int, int]]:
-        """Live jobs before ended ones, the worst first, then by pid to keep the order stable."""
-        rank = {key: (m.ended, _WORST.index(m.verdict.severity), *key) for key, m in self._moments.items()}
-        return sorted(self._moments, key=rank.__getitem__)
+    def _shown(self) -> tuple[list[Moment], int]:
+        """Live jobs before ended ones, the worst first, then by pid for a stable order; the place of the chosen one."""
+        every = self._moments()
+        live = [moment for moment in every if not moment.ended]
+        live.sort(key=lambda moment: (_RANK[moment.verdict.severity], moment.job.pid))
+        shown = [*live, *[moment for moment in every if moment.ended][-_ENDED:]]
+        keys = [(moment.job.pid, moment.job.start_time) for moment in shown]
+        return shown, keys.index(self._chosen) if self._chosen in keys else 0
 
     def quits(self) -> bool:
         """Draw news and handle pressed keys; True if a key ends the monitor."""
-        self._draw_news()
+        if self._stale and time.monotonic() - self._drawn >= _LEAST_S:
+            self.redraw()
         for key in self._keys.pressed() if self._keys else "":
             if key in "qQ":
                 return True
-            if key == "\t" and self._moments:
-                order = self._order()
-                at = order.index(self._chosen) if self._chosen in order else 0
-                self._chosen = order[(at + 1) % len(order)]
+            shown, selected = self._shown()
+            if key == "\t" and shown:
+                job = shown[(selected + 1) % len(shown)].job
+                self._chosen = (job.pid, job.start_time)
                 self.redraw()
         return False
 
@@ -98,7 +89,7 @@ class Screen(MomentView):
 
     def resume(self) -> None:
         """Draw again after `pause`."""
-        self._live = self._start()
+        self._live.start()
         self._keys = _Keys() if self._keys else None
         self.redraw()
 
@@ -128,9 +119,6 @@ class _Keys:
         self._before: Any = None
         self._input = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
         if self._input >= 0:
-            import termios
-            import tty
-
             self._before = termios.tcgetattr(self._input)
             tty.setcbreak(self._input)
 
@@ -145,7 +133,5 @@ class _Keys:
     def close(self) -> None:
         """Restore the terminal."""
         if self._before is not None:
-            import termios
-
             with contextlib.suppress(termios.error):  # the window may have been closed
                 termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)

@@ -1,14 +1,14 @@
 """A verdict as sentences, with text of the watched process made plain: its name may hold an escape sequence."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+from tqdm import tqdm
 
 from iofast import errors
-from iofast.monitor.findings import Advice, Bound, Cause, Prediction, Severity, StallBounds, Verdict
-from iofast.monitor.limits import step_phases
+from iofast.monitor.findings import Advice, Band, Bound, Cause, Prediction, Severity, StallBounds, Verdict
+from iofast.monitor.phases import RunSums
 from iofast.monitor.render.moment import Moment, Span
-from iofast.monitor.snapshot import DeviceFigures, Job, Snapshot, SystemFigures, Tier, own_devices
-from iofast.monitor.sums import RunSums
+from iofast.monitor.snapshot import Job, Snapshot, Tier, own_devices
 
 MEANING = {
     Bound.INPUT: "The device waits for batches.",
@@ -22,11 +22,6 @@ MEANING = {
     Bound.STALLED: "No batch comes.",
     Bound.IDLE: "Nothing is being trained.",
     Bound.UNKNOWN: "Not enough was seen for a verdict.",
-}
-WITHOUT_DEVICE = {
-    Bound.INPUT: "The training thread waits for batches.",
-    Bound.COMPUTE: "The training thread works all the time: the loader costs nothing.",
-    Bound.COMMUNICATION: "The training thread waits for other ranks.",
 }
 WHY = {
     Cause.STORAGE: "storage is slower than the loader asks for",
@@ -47,8 +42,17 @@ TIERS = {
     Tier.STACKS: "seen from outside, Python stacks too",
     Tier.INSIDE: "measured inside the process",
 }
+FIGURES = {  # of an interval: title, factor and unit of the text
+    "device_busy": ("GPU busy", 100.0, "%"),
+    "sm_active": ("SM active", 100.0, "%"),
+    "images_per_s": ("images/s", 1.0, ""),
+    "loader_cores": ("loader CPU", 1.0, " cores"),
+    "main_cores": ("main CPU", 1.0, " cores"),
+    "disk_bytes_per_s": ("disk read", 1e-6, " MB/s"),
+}
 _STYLES = dict(zip(Severity, ("green", "cyan", "yellow", "red"), strict=True))
 NONE = "–"
+clock = tqdm.format_interval  # seconds as 00:42, 12:05, 27:03:10
 _IN_SUMMARY = frozenset({"waits_at", "step_phases", "stack_phases"})  # evidence that a line has room for
 LONGEST = 400  # characters; longer text is cut
 
@@ -76,8 +80,9 @@ def explanation(verdict: Verdict) -> str:
     """Meaning of the verdict in a sentence; the reason of unknown, idle and stalled."""
     if verdict.reason and (verdict.bound is Bound.STALLED or not verdict.bound.sure):
         return sentence(plain(verdict.reason))
-    alone = verdict.stall is not None and verdict.stall.host_wait
-    meaning = WITHOUT_DEVICE.get(verdict.bound, MEANING[verdict.bound]) if alone else MEANING[verdict.bound]
+    meaning = MEANING[verdict.bound]
+    if verdict.stall is not None and verdict.stall.host_wait:
+        meaning = meaning.replace("The device", "The training thread")
     if verdict.bound is Bound.COMPUTE and verdict.cause is Cause.TAKEN:
         meaning = "The training thread is ready to run and gets no core."
     if verdict.cause is not None:
@@ -107,18 +112,6 @@ def stall_text(stall: StallBounds | None) -> str:
     return f"stall {bounds(stall.low, stall.high)} of training time"
 
 
-def beside(verdict: Verdict) -> str:
-    """How much longer a step takes beside the loader; "" if that is unknown or below a percent."""
-    found = verdict.interference
-    return "" if found is None or found.high < 0.01 else found.text
-
-
-def basis(verdict: Verdict) -> str:
-    """Tier, steps and seconds that the verdict rests on."""
-    steps = "" if verdict.steps is None else f"{verdict.steps:,} steps in "
-    return f"{TIERS[verdict.tier]}, {steps}{verdict.seconds:.0f} s of training"
-
-
 def prediction(one: Prediction) -> str:
     """A prediction as one line: the change, the band of the rate, the assumption."""
     images = "" if one.images is None else f" ({one.images[0]:,.0f} to {one.images[1]:,.0f} images/s)"
@@ -126,55 +119,35 @@ def prediction(one: Prediction) -> str:
     return f"{one.change}: {times} times as fast{images}; {one.assumption}"
 
 
-def gain(advice: Advice) -> str:
-    """Predicted gain of the advice, and its risk."""
-    parts = [] if advice.gain is None else [f"at most {advice.gain:.2f}× as fast"]
-    parts += ["changes accuracy"] if advice.changes_accuracy else []
-    parts += [plain(advice.risk)] if advice.risk else []
-    return "; ".join(parts)
-
-
 def change(advice: Advice) -> list[str]:
     """Lines to paste: a command, or some lines of source."""
     return [plain(line) for line in advice.change.split("\n")] if advice.change else []
 
 
-def phases(verdict: Verdict) -> str:
-    """Share of each phase in the watched time; "" without any."""
-    total = sum(verdict.phases.values())
-    return "  ".join(f"{phase.value} {percent(each / total)}" for phase, each in verdict.phases.items() if each)
-
-
-def sums(run: RunSums | None) -> Iterator[tuple[str, str, str]]:
-    """Rows of a table: part of a run, its time, its share; parts that took nothing are left out."""
+def sums(run: RunSums | None) -> Iterator[str]:
+    """Lines of a table: part of a run, its time, its share; parts that took nothing are left out."""
     if run is None:
         return
-    parts = (
-        ("computed", run.computed.low, run.computed.high),
-        ("waited for batches", run.waited.low, run.waited.high),
-        ("start-up", run.start_up, run.start_up),
-        ("starts of epochs", run.epoch_starts, run.epoch_starts),
-        ("validation", run.validation, run.validation),
-        ("checkpoints", run.checkpoints, run.checkpoints),
-        ("paused", run.paused, run.paused),
-    )
-    for part, low, high in parts:
+    for name in ("computed", "waited", "start_up", "epoch_starts", "validation", "checkpoints", "paused"):
+        share = getattr(run, name)
+        low, high = (share.low, share.high) if isinstance(share, Band) else (share, share)
         if high >= 0.001:
-            yield part, span(low * run.seconds, high * run.seconds, clock), bounds(low, high)
+            time = span(low * run.seconds, high * run.seconds, clock)
+            yield f"{name.replace('_', ' '):<20}{time:>20}{bounds(low, high):>12}"
     if run.lost_gpu_hours is not None:
-        lost = span(run.lost_gpu_hours.low, run.lost_gpu_hours.high, lambda hours: f"{hours:.2f}")
-        yield "GPU-hours lost", lost, f"of {run.devices * run.seconds / 3600:.2f}"
+        lost = span(run.lost_gpu_hours.low, run.lost_gpu_hours.high, "{:.2f}".format)
+        yield f"{'GPU-hours lost':<20}{lost:>20}{f'of {run.devices * run.seconds / 3600:.2f}':>12}"
+
+
+def held(one: Span) -> str:
+    """A verdict, with when it held and with its stall."""
+    stall = "" if one.stall is None else bounds(one.stall.low, one.stall.high)
+    return f"{clock(one.start_s)} to {clock(one.end_s)}  {headline(one)}  {stall}"
 
 
 def span(low: float, high: float, text: Callable[[float], str]) -> str:
     """Two bounds as words: 0:42, or 0:42 to 1:05."""
     return text(low) if text(low) == text(high) else f"{text(low)} to {text(high)}"
-
-
-def step(snapshot: Snapshot) -> str:
-    """Phases of a step with their shares; "" if the program names none."""
-    shares = step_phases(snapshot.loaders).shares
-    return "  ".join(f"{plain(phase)} {percent(share)}" for phase, share in shares.items())
 
 
 def name(job: Job, longest: int = 60) -> str:
@@ -186,61 +159,34 @@ def name(job: Job, longest: int = 60) -> str:
     return f"pid {job.pid}{rank}: {plain(command, longest)}"
 
 
-def count(value: float | None) -> str:
-    """A rate with three digits."""
-    if value is None:
-        return NONE
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
-
-
-def clock(seconds: float) -> str:
-    """A time as minutes and seconds: 0:42, 12:05, 27:03:10."""
-    whole = int(seconds)
-    minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
-    return (f"{whole // 3600}:" if whole >= 3600 else "") + f"{minutes}:{whole % 60:02d}"
-
-
 def percent(value: float | None) -> str:
     """A share in percent."""
     return NONE if value is None else f"{value:.0%}"
 
 
-def devices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """The job's devices: which, its name, its figures; the most important first, as the rest may be cut."""
-    return [
-        (f"GPU {one.index}", plain(one.name, 24), "  ".join(_of_device(one))) for one in own_devices(snapshot.devices)
-    ]
+def devices(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """The job's devices: which, and its name and figures; the most important first, as the rest may be cut."""
+    for one in own_devices(snapshot.devices):
+        parts = [plain(one.name, 24), f"busy {percent(one.busy)}", f"SM {percent(one.sm_active)}"]
+        if one.throttle_reasons:
+            parts.append(f"slowed by {', '.join(map(plain, one.throttle_reasons))}")
+        if one.own is None:
+            parts.append("not seen whose")
+        if one.memory_used is not None and one.memory_total:
+            parts.append(f"memory {one.memory_used / 1e9:.1f} of {one.memory_total / 1e9:.1f} GB")
+        if one.power_w is not None:
+            limit = "" if one.power_limit_w is None else f" of {one.power_limit_w:.0f}"
+            parts.append(f"{one.power_w:.0f}{limit} W")
+        yield f"GPU {one.index}", "  ".join(parts)
 
 
-def _of_device(device: DeviceFigures) -> Iterator[str]:
-    yield f"busy {percent(device.busy)}"
-    yield f"SM {percent(device.sm_active)}"
-    if device.throttle_reasons:
-        yield f"slowed by {', '.join(map(plain, device.throttle_reasons))}"
-    if device.own is None:
-        yield "not seen whose"
-    if device.memory_used is not None and device.memory_total:
-        yield f"memory {device.memory_used / 1e9:.1f} of {device.memory_total / 1e9:.1f} GB"
-    if device.power_w is not None:
-        yield (
-            f"{device.power_w:.0f}" + ("" if device.power_limit_w is None else f" of {device.power_limit_w:.0f}") + " W"
-        )
-
-
-def rate(value: float | None) -> str:
-    """Bytes per second with a decimal unit."""
+def figure(name: str, value: float | None) -> str:
+    """One of `FIGURES` with three digits and its unit."""
     if value is None:
         return NONE
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}/s" if value < 999.5 else f"{value:,.0f} {unit}/s"
-
-
-def cores(value: float | None, system: SystemFigures) -> str:
-    """Cores in use, and all cores."""
-    return NONE if value is None else f"{value:.1f} of {system.cores:g} cores"
+    _, factor, unit = FIGURES[name]
+    value *= factor
+    return (f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}") + unit
 
 
 def summary(moment: Moment) -> str:
@@ -257,29 +203,3 @@ def summary(moment: Moment) -> str:
     elif texts := [evidence.text for evidence in verdict.evidence if evidence.name in _IN_SUMMARY]:
         parts.append(plain(texts[0]))
     return " · ".join(parts)
-
-
-class Row(NamedTuple):
-    """A timeline: name, present figure, columns of `Figures` (low and high may be the same), full scale."""
-
-    name: str
-    now: str
-    low: str
-    high: str
-    scale: float | None  # None: the largest value shown
-
-
-def rows(moment: Moment) -> list[Row]:
-    """The timelines of a job."""
-    now = moment.figures
-    system = moment.snapshot.system
-    stall = moment.verdict.stall
-    wait = "host wait" if stall is not None and stall.host_wait else "stall"
-    return [
-        Row("GPU busy", percent(now.device_busy), "device_busy", "device_busy", 1.0),
-        Row("SM active", percent(now.sm_active), "sm_active", "sm_active", 1.0),
-        Row(wait, bounds(now.stall_low, now.stall_high), "stall_low", "stall_high", 1.0),
-        Row("images/s", count(now.images_per_s), "images_per_s", "images_per_s", None),
-        Row("loader CPU", cores(now.loader_cores, system), "loader_cores", "loader_cores", system.cores),
-        Row("disk read", rate(now.disk_bytes_per_s), "disk_bytes_per_s", "disk_bytes_per_s", None),
-    ]

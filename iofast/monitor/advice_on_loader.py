@@ -3,10 +3,10 @@
 import json
 import shlex
 
+from iofast.monitor import thresholds
 from iofast.monitor.findings import Advice, Cause
-from iofast.monitor.situation import MOST_GAIN, Situation
 from iofast.monitor.snapshot import LoaderSource, WaitSource, WorkerTask, traffic_of, workers_of
-from iofast.monitor.what_if import times_of
+from iofast.monitor.what_if import FASTER, MOST_GAIN, Situation, times_of
 
 OVERSIZED = 60_000  # bytes: photographs of short side 256 have 28 kB on average, of short side 512 about 90
 SMALL_FILE = 1 << 20
@@ -22,7 +22,7 @@ def pack_resize(now: Situation) -> Advice | None:
     """Not if images are small already, and not if decoding is a small part of the work."""
     size, known = now.file_bytes, bool(now.training.work)
     decoding = now.work(WorkerTask.DECODE, WorkerTask.RESIZE)
-    little = decoding < now.thresholds.work
+    little = decoding < thresholds.WORK
     if size is not None and size < OVERSIZED:
         return None
     if known and little and not now.caused_by(*READING):
@@ -33,16 +33,10 @@ def pack_resize(now: Situation) -> Advice | None:
     does = "The loader waits for what it reads" if little and now.caused_by(*READING) else does
     large = "" if size is None else f", images have {size / 1000:.0f} kB"
     unless = ", nor where images are that small already" if size is None else ""
-    return Advice(
-        name="pack_resize",
-        text=f"{does}{large}: smaller images are read and decoded in a fraction of the time.",
-        change=pasted(now.packing),
-        trigger="file_bytes" if little else "decode",
-        value=size if little else decoding,
-        gain=now.relief,
-        changes_accuracy=True,
-        risk=f"not where training crops need more than 256 pixels{unless}",
-    )
+    text = f"{does}{large}: smaller images are read and decoded in a fraction of the time."
+    trigger, value = ("file_bytes", size) if little else ("decode", decoding)
+    risk, change = f"not where training crops need more than 256 pixels{unless}", pasted(now.packing)
+    return Advice("pack_resize", text, change, trigger, value, now.relief, changes_accuracy=True, risk=risk)
 
 
 def pack(now: Situation) -> Advice | None:
@@ -59,42 +53,29 @@ def fastloader(now: Situation) -> Advice | None:
     """Not if FastLoader runs already, and not if the workers do what FastLoader does no faster."""
     reading = now.caused_by(*READING)
     packed = pack_resize(now) is not None or (reading and pack(now) is not None)
-    tasks = (WorkerTask.DECODE, WorkerTask.RESIZE, WorkerTask.AUGMENT, WorkerTask.COLLATE, WorkerTask.SEND)
     if now.fast_loader or (reading and not packed):
         return None
-    if not reading and now.training.work and now.work(*tasks) < now.thresholds.work:
+    if not reading and now.training.work and now.work(*FASTER) < thresholds.WORK:
         return None
-    if reading:
-        why = f"At least {now.low:.0%} of the time is lost to reading file by file: read the packed file."
-    elif now.shares_cores:
-        why = f"Loader and training share the cores: {now.low:.0%} of the time is waiting, the rest is slowed down."
-    else:
-        why = f"The loader's processors are the limit, at least {now.low:.0%} of the time is lost to it."
-    return Advice(
-        name="fastloader",
-        text=why,
-        change=_fastloader_lines(now, packed=packed or now.file_bytes is None),
-        trigger="stall",
-        value=now.low,
-        gain=now.relief,
-        risk="T.train is a random crop, a flip and ImageNet's normalisation: name your own steps",
-    )
+    slower = ", and it slows down training, as both share the cores" if now.shares_cores else ""
+    text = f"At least {now.low:.0%} of the time is lost to the loader{slower}."
+    change = _fastloader_lines(now, packed=packed or now.file_bytes is None)
+    risk = "T.train is a random crop, a flip and ImageNet's normalisation: name your own steps"
+    return Advice("fastloader", text, change, "stall", now.low, now.relief, risk=risk)
 
 
 def _fastloader_lines(now: Situation, *, packed: bool) -> str:
     """The lines that make a FastLoader, with the names of the program's own source."""
-    source = now.last.source if now.last is not None else None
-    own = source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
+    own = now.last.source or LoaderSource("loader", "dataset", "64", shuffle=True, drop_last=True, side=224, root="")
     options = ", shuffle=True" * own.shuffle + ", drop_last=True" * own.drop_last
-    options += ', device="cuda"' * bool(now.last is not None and now.last.devices)
-    data = json.dumps("train.lmdb" if packed else now.image_root or "FOLDER", ensure_ascii=False)
-    command = "COMMAND" if now.last is None else now.last.job.command
+    options += ', device="cuda"' * bool(now.last.devices)
+    data = json.dumps("train.lmdb" if packed else now.last.image_root or "FOLDER", ensure_ascii=False)
     return pasted(
         "from iofast import FastDataset, FastLoader, transforms as T",
         f"{own.dataset} = FastDataset({data})",
         f"{own.loader} = FastLoader({own.dataset}, {own.batch_size}{options},",
         f"    transform=T.train({own.side}), dtype=torch.float32)",
-        f"# or, without editing, where Pillow opens JPEGs: iofast run -- {command}",
+        f"# or, without editing, where Pillow opens JPEGs: iofast run -- {now.last.job.command}",
     )
 
 
@@ -123,7 +104,7 @@ def num_workers(now: Situation) -> Advice | None:
         ours = [one.num_workers or 0 for one in now.training.loaders if one.kind == "FastLoader"]
         count = 0 if workers else max(ours, default=0)
         wanted, notable, most = count + int(free), count > 0, MOST_GAIN
-    if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= now.thresholds.half)):
+    if wanted <= count or not notable or (waiting and (workers is None or workers.busy >= thresholds.HALF)):
         return None
     each = " for each rank" if now.ranks > 1 else ""
     busy = "are the limit" if times is not None else "are late"
@@ -132,21 +113,16 @@ def num_workers(now: Situation) -> Advice | None:
     if waiting and workers is not None:
         why = f"wait {1 - workers.busy:.0%} of the time and more of them would wait side by side"
     what, name = ("threads", "FastLoader") if workers is None else ("workers", "DataLoader")
-    return Advice(
-        name="num_workers",
-        text=f"The {count} {what} {why}.",
-        change=f"{name}(..., num_workers={wanted})",
-        trigger="worker_cpu",
-        value=workers.busy if workers is not None else free,
-        gain=min(now.wait_gain, most),
-        risk="each worker holds its own copy of what the data set keeps in memory",
-    )
+    text, change = f"The {count} {what} {why}.", f"{name}(..., num_workers={wanted})"
+    value = free if workers is None else workers.busy
+    risk = "each worker holds its own copy of what the data set keeps in memory"
+    return Advice("num_workers", text, change, "worker_cpu", value, min(now.wait_gain, most), risk=risk)
 
 
 def prefetch_factor(now: Situation) -> Advice | None:
     """Not if workers never rest: then they are too slow on average, and a buffer does not help."""
     workers, starved = now.training.workers, now.starved
-    if workers is None or starved is None or starved < now.thresholds.part:
+    if workers is None or starved is None or starved < thresholds.PART:
         return None
     if workers.busy >= 0.85 or now.caused_by(Cause.EPOCH_START, Cause.RANK_SKEW):
         return None
@@ -171,16 +147,16 @@ def persistent_workers(now: Situation) -> Advice | None:
 
 def page_cache(now: Situation) -> Advice | None:
     """Read once before training what memory can hold; where it cannot, make it smaller."""
-    available = now.training.system(lambda one: one.system.memory_available)
+    available = now.training.memory_available
     seen = now.verdict.figure("uncached", "major_faults", "worker_disk")
     if seen is None:
         return None
     faults = seen.name == "major_faults"
     share = f" ({seen.value:.0f} faults a second)" if faults else f" to {seen.value:.0%}"
     left = "" if available is None else f", and {available / 2**30:.1f} GiB of memory are left to keep it in"
-    folder = now.image_root or (now.last.data_folder if now.last is not None else None) or "train.lmdb"
+    folder = now.last.image_root or now.last.data_folder or "train.lmdb"
     what, change = "read it once before training", f"find {shlex.quote(folder)} -type f -exec cat {{}} + > /dev/null"
-    if available is not None and available < now.thresholds.memory_short:
+    if available is not None and available < thresholds.MEMORY_SHORT:
         what, change = "make it smaller", now.packing
     text = f"The data comes from the disk{share}{left}: {what}."
     return Advice("page_cache", text, pasted(change), seen.name, seen.value, now.wait_gain)

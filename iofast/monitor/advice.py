@@ -1,9 +1,21 @@
-"""Advice on what else limits a step: other programs, quotas, copies, synchronisations, launches, ranks, clocks."""
+"""Advice: what to change, best first. A rule is a function that returns one piece of advice, or None.
 
-from iofast.monitor.advice.loader import pasted
-from iofast.monitor.findings import Advice, Bound, Cause, Evidence
-from iofast.monitor.situation import Situation, gain
+Rules on a late loader are in advice_on_loader.py, those on what else limits a step below: other programs, quotas,
+copies, synchronisations, launches, ranks, clocks.
+
+Predicted gains are upper bounds: removing a wait gains at most 1 / (1 - E), with the lower bound of E. No gain is
+predicted if training and an exhausted loader share the cores; then advice that frees them comes first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from iofast.monitor import advice_on_loader as loader
+from iofast.monitor import thresholds
+from iofast.monitor.advice_on_loader import pasted
+from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Prediction
 from iofast.monitor.snapshot import Frame
+from iofast.monitor.what_if import Situation, gain
 
 
 def other_programs(now: Situation) -> Advice | None:
@@ -24,8 +36,8 @@ def other_programs(now: Situation) -> Advice | None:
 
 def cpu_quota(now: Situation) -> Advice | None:
     """Not if no thread waits for it."""
-    waited, cores = now.training.throttled, now.training.system(lambda one: one.system.cores) or 1.0
-    if waited < now.thresholds.bound:
+    waited, cores = now.training.throttled, now.training.cores or 1.0
+    if waited < now.training.bound:
         return None
     text = f"The cgroup's quota of {cores:g} cores kept threads waiting {waited:.0%} of the time."
     change = "raise the container's limit (docker update --cpus N ID; resources.limits.cpu), or use fewer workers"
@@ -36,22 +48,17 @@ def uint8(now: Situation) -> Advice | None:
     """Of copies to the device, only if they cost much."""
     copied, copies = _copied(now), now.verdict.bound is Bound.TRANSFER
     seen = Evidence("transfer", copied, "") if copies else now.verdict.figure("pin_cpu", "pin", "collate")
-    if seen is None or (copies and copied < now.thresholds.bound):
+    if seen is None or (copies and copied < now.training.bound):
         return None
     why = "One thread that copies each batch to page-locked memory is late"
     if copies:
         why = f"Copies to the device cost {copied:.0%} of the time"
     elif now.caused_by(Cause.COLLATE):
         why = "Putting batches together and handing them over is what workers do most"
-    return Advice(
-        name="uint8",
-        text=f"{why}: as uint8 a batch has a quarter of the bytes of float32.",
-        change="return uint8 tensors from __getitem__, then images.to(device).float().div_(255), and normalise there",
-        trigger=seen.name,
-        value=seen.value,
-        gain=gain(0.75 * copied) if copies else now.wait_gain,
-        risk="nothing to win where batches are uint8 already",
-    )
+    text = f"{why}: as uint8 a batch has a quarter of the bytes of float32."
+    change = "return uint8 tensors from __getitem__, then images.to(device).float().div_(255), and normalise there"
+    most, risk = gain(0.75 * copied) if copies else now.wait_gain, "nothing to win where batches are uint8 already"
+    return Advice("uint8", text, change, seen.name, seen.value, most, risk=risk)
 
 
 def _copied(now: Situation) -> float:
@@ -64,7 +71,7 @@ def _copied(now: Situation) -> float:
 def pin_memory(now: Situation) -> Advice | None:
     """Not for FastLoader, which does both already."""
     copied = _copied(now)
-    if now.fast_loader or copied < now.thresholds.notice:
+    if now.fast_loader or copied < thresholds.NOTICE:
         return None
     pinned = now.every.thread_cpu("pt_data_pin") is not None
     how = "although batches are page-locked" if pinned else "from memory that is not page-locked"
@@ -77,7 +84,7 @@ def pin_memory(now: Situation) -> Advice | None:
 
 def sync(now: Situation) -> Advice | None:
     """Not if the line is unknown."""
-    site = next(iter(now.training.syncs()), None)
+    site = next(iter(now.training.syncs), None)
     if site is None:
         return None
     place = f"{site.file}:{site.line}"
@@ -91,15 +98,10 @@ def graphs(now: Situation) -> Advice | None:
     if any(one.compiled for one in now.every.stacks):
         return None
     idle = _host_idle(now)
-    return Advice(
-        name="compile",
-        text=f"The device idles {idle:.0%} of the time while the host launches: its kernels are short.",
-        change='model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs',
-        trigger="device_idle",
-        value=idle,
-        gain=gain(idle),
-        risk="shapes must not change from step to step; the first steps take minutes",
-    )
+    text = f"The device idles {idle:.0%} of the time while the host launches: its kernels are short."
+    change = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+    risk = "shapes must not change from step to step; the first steps take minutes"
+    return Advice("compile", text, change, "device_idle", idle, gain(idle), risk=risk)
 
 
 def _host_idle(now: Situation) -> float:
@@ -110,9 +112,8 @@ def _host_idle(now: Situation) -> float:
 
 def mixed_precision(now: Situation) -> Advice | None:
     """Only if SMs are at work while tensor cores rest."""
-    tensor = now.training.device(lambda device: device.tensor_active)
-    active = now.training.device(lambda device: device.sm_active) or 0.0
-    if tensor is None or tensor >= 0.05 or active < now.thresholds.half:
+    tensor, active = now.training.tensor_active, now.training.sm_active or 0.0
+    if tensor is None or tensor >= 0.05 or active < thresholds.HALF:
         return None
     text = f"{active:.0%} of the SMs are at work and the tensor cores rest."
     change = 'with torch.autocast("cuda", torch.bfloat16): ...'
@@ -142,3 +143,60 @@ def slow_rank(now: Situation) -> Advice | None:
 
 def _sentence(seen: Evidence) -> str:
     return f"{seen.text[0].upper()}{seen.text[1:]}."
+
+
+_DECODING = (Cause.WORKERS, Cause.CPU, Cause.TAKEN, Cause.SINGLE)
+RULES: dict[Callable[[Situation], Advice | None], tuple[Bound | Cause, ...]] = {  # on which verdicts it speaks
+    other_programs: (Cause.TAKEN, Bound.COMPUTE),
+    loader.first_workers: (Cause.SINGLE,),
+    loader.num_workers: (Cause.WORKERS, Cause.STORAGE),
+    loader.pack_resize: (*_DECODING, *loader.READING),
+    loader.pack: loader.READING,
+    loader.fastloader: (*_DECODING, *loader.READING, Cause.COLLATE, Cause.PIN),
+    loader.prefetch_factor: (Bound.INPUT,),  # every cause
+    loader.persistent_workers: (Cause.EPOCH_START,),
+    uint8: (Cause.COLLATE, Cause.PIN, Bound.TRANSFER),
+    loader.page_cache: (Cause.PAGE_CACHE,),
+    loader.stage: (Cause.REMOTE,),
+    loader.reading_ahead: (Cause.STORAGE,),
+    loader.sender: (Cause.FEEDER,),
+    slow_rank: (Cause.RANK_SKEW, Bound.COMMUNICATION),
+    cpu_quota: (Bound.INPUT, Bound.THROTTLED),
+    pin_memory: (Bound.TRANSFER,),
+    sync: (Bound.SYNC,),
+    graphs: (Bound.LAUNCH,),
+    mixed_precision: (Bound.COMPUTE, Bound.MEMORY),
+    clocks: (Bound.THROTTLED,),
+}
+_PACKING = ("pack_resize", "pack")
+_PREDICTED = {  # advice: the prediction of what it brings
+    "num_workers": "workers",
+    "first_workers": "workers",
+    "pack_resize": "pack",
+    "page_cache": "page_cache",
+    "fastloader": "fastloader",
+    "other_programs": "others",
+}
+_FREES_CORES = (*_PACKING, "fastloader")  # advice that takes the loader's work away
+
+
+def advise(now: Situation, predicted: Sequence[Prediction] = ()) -> tuple[Advice, ...]:
+    """Advice on a verdict: the largest gain first, then what changes no accuracy.
+
+    A predicted gain replaces its upper bound.
+    """
+    bound, gains = now.verdict.bound, {one.name: one.high for one in predicted}
+    judged = (bound, now.verdict.cause) if bound is Bound.INPUT else (bound,)
+    found = [one for rule, on in RULES.items() if not set(judged).isdisjoint(on) and (one := rule(now)) is not None]
+    advice = [replace(one, gain=gains.get(_PREDICTED.get(one.name, ""), one.gain)) for one in found]
+    first = _FREES_CORES if now.shares_cores else ()
+    advice.sort(
+        key=lambda one: (one.name != "other_programs", one.name not in first, -(one.gain or 0.0), one.changes_accuracy)
+    )
+    # A loader of what is packed comes behind the packing, in the place of the better of the two.
+    pair = [one for one in advice if one.name in _FREES_CORES]
+    if len(pair) > 1:
+        at = advice.index(pair[0])
+        advice = [one for one in advice if one not in pair]
+        advice[at:at] = sorted(pair, key=lambda one: one.name not in _PACKING)
+    return tuple(advice)
