@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,23 +33,9 @@ IGNORED_FOLDERS = frozenset(
     )
 )
 
+Groups = dict[str, list[bytes]]  # folder -> images in and below it, by folder; each path is followed by a NUL
+
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.manifest_file`
-
-Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
-
-
-class Folder(NamedTuple):
-    """The contents of one folder: images and subfolders, both sorted by name."""
-
-    images: list[str]
-    folders: list[str]
-    ancestors: Ancestors  # this folder included
-
-
-def joined(prefix: str, names: Sequence[str]) -> bytes:
-    """The paths of the files `names` in the folder at `prefix` ("" = the root), each followed by a NUL."""
-    before = f"{prefix}/" if prefix else ""
-    return os.fsencode(before + f"\0{before}".join(names) + "\0" if names else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +70,17 @@ class LocalTree:
 
 @dataclass(slots=True)
 class Walk:
-    """One walk of a tree: lists folders, and counts the files that it leaves out."""
+    """A walk of a whole tree: the images of each folder, and counts of the files that are left out.
+
+    Raises `SourceError` for a folder that cannot be listed.
+    """
 
     tree: LocalTree | ObjectTree
+    suffixes: InitVar[Sequence[str]] = ()  # of files beside images
     arrays: bool = False  # whether `.npy` files may be images
+    folders: dict[str, bytes] = field(default_factory=dict)  # by path, in torchvision's order: images, see `Groups`
+    sides: dict[str, dict[str, str]] = field(init=False)  # suffix -> path before it -> suffix as written
     hidden: int = 0  # images whose name begins with a dot
-    sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
     unusual: Unusual = field(default_factory=Unusual)
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
@@ -97,33 +88,34 @@ class Walk:
     lines: list[str] = field(default_factory=list)  # further notes
     mtimes: dict[str, int] = field(default_factory=dict)  # folder or file -> mtime in ns, before it was read
 
-    def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
-        """The folder at `prefix`, None if it is one of its own ancestors. Raises `SourceError` if it is unreadable."""
-        try:
-            identity, changed = self.tree.status(prefix)
-            if identity in ancestors:
-                self.loops.append(prefix)
-                return None
-            self.mtimes[prefix] = changed
-            images, folders, others = self._sort_out(prefix, self.tree.entries(prefix))
-        except OSError as error:
-            place = os.path.join(self.tree.root, prefix)
-            raise SourceError(f"cannot list folder {place}: {error.strerror or error}") from None
-        paths = [os.path.join(prefix, name) for name in sorted(others)]
-        images += self.unusual.images(paths, self.tree.beginning, arrays=self.arrays)
-        return Folder(sorted(images), sorted(folders), (*ancestors, identity))
-
-    def images(self, prefix: str, ancestors: Ancestors) -> bytes:
-        """All images in and below the folder at `prefix`, in torchvision's order; see `joined`."""
-        parts, pending = list[tuple[str, bytes]](), [(prefix, ancestors)]
+    def __post_init__(self, suffixes: Sequence[str]) -> None:
+        self.sides = {suffix: {} for suffix in suffixes}
+        pending: list[tuple[str, tuple[object, ...]]] = [("", ())]  # folder, and what identifies each one above it
         while pending:
             place, above = pending.pop()
-            folder = self.folder(place, above)
-            if folder is not None:
-                parts.append((place, joined(place, folder.images)))
-                pending += [(os.path.join(place, name), folder.ancestors) for name in folder.folders]
-        parts.sort(key=lambda part: part[0])
-        return b"".join(images for _, images in parts)
+            try:
+                identity, changed = self.tree.status(place)
+                if identity in above:
+                    self.loops.append(place)
+                    self.folders[place] = b""
+                    continue
+                self.mtimes[place] = changed
+                images, folders, others = self._sort_out(place, self.tree.entries(place))
+            except OSError as error:
+                where = os.path.join(self.tree.root, place)
+                raise SourceError(f"cannot list folder {where}: {error.strerror or error}") from None
+            images += self.unusual.images(sorted(others), self.tree.beginning, arrays=self.arrays)
+            self.folders[place] = os.fsencode("".join(f"{path}\0" for path in sorted(images)))
+            pending += [(folder, (*above, identity)) for folder in sorted(folders, reverse=True)]
+        self.folders = dict(sorted(self.folders.items()))
+
+    def groups(self, prefix: str = "") -> Groups:
+        """The images of the folder at `prefix`, by its subfolders; those in none of them under ""."""
+        before, found = f"{prefix}/" if prefix else "", Groups({"": [self.folders[prefix]]})
+        for place, images in self.folders.items():
+            if place != prefix and place.startswith(before):
+                found.setdefault(place[len(before) :].partition("/")[0], []).append(images)
+        return found
 
     def watch(self, path: Path) -> None:
         """Add a file of the root, which may be missing, to those that decide the listing."""
@@ -161,25 +153,21 @@ class Walk:
         return " and ".join(text for count, text in parts if count) or "an empty folder"
 
     def _sort_out(self, prefix: str, entries: Iterable[tuple[str, bool]]) -> tuple[list[str], list[str], list[str]]:
-        """Names of images by their suffix, of folders, and of other files, none of them hidden."""
+        """Paths of images by their suffix, of folders, and of other files, none of them hidden."""
         images, folders, others = list[str](), list[str](), list[str]()
         for name, is_folder in entries:
+            path = f"{prefix}/{name}" if prefix else name
             if is_folder:
-                if name[0] == "." or name.lower() in IGNORED_FOLDERS:
-                    self.ignored.append(f"{prefix}/{name}" if prefix else name)
-                else:
-                    folders.append(name)
+                is_ignored = name[0] == "." or name.lower() in IGNORED_FOLDERS
+                (self.ignored if is_ignored else folders).append(path)
             elif (end := self._side(name)) is not None:
-                path = f"{prefix}/{name}" if prefix else name
                 self.sides[end][path[: -len(end)]] = path[-len(end) :]
             elif name[0] == ".":
                 self.hidden += name.lower().endswith(EXTENSIONS)
             elif name.lower().endswith(EXTENSIONS):
-                images.append(name)
-            elif name in METADATA:
-                self.metadata.append(f"{prefix}/{name}" if prefix else name)
+                images.append(path)
             else:
-                others.append(name)
+                (self.metadata if name in METADATA else others).append(path)
         return images, folders, others
 
     def _side(self, name: str) -> str | None:
