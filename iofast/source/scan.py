@@ -92,8 +92,8 @@ class _Scan:
     def _nothing(self) -> str:
         """What a tree without images has, and how to open containers in it."""
         hint = ""
-        for suffix, files in self.walk.unusual.other.items():
-            folder, name = os.path.split(os.path.join(self.tree.root, files.examples[0]))
+        for suffix, paths in self.walk.other.examples.items():
+            folder, name = os.path.split(os.path.join(self.tree.root, paths[0]))
             if suffix in (*TAR, *TFRECORD):
                 hint = f"; a pattern names shards: '{folder}/*{suffix}'"
             elif is_named_so(name.lower()):

@@ -18,7 +18,7 @@ from iofast.errors import SourceError
 from iofast.source.arrays import Strings
 from iofast.source.image_files import beginning
 from iofast.source.listing import Column, Watched, few
-from iofast.source.suffixes import EXTENSIONS, Unusual, listed
+from iofast.source.suffixes import DECODED, EXTENSIONS, Files, formats
 
 if TYPE_CHECKING:
     from iofast.source.objects import ObjectTree
@@ -81,7 +81,9 @@ class Walk:
     folders: dict[str, bytes] = field(default_factory=dict)  # by path, in torchvision's order: images, see `Groups`
     sides: dict[str, dict[str, str]] = field(init=False)  # suffix -> path before it -> suffix as written
     hidden: int = 0  # images whose name begins with a dot
-    unusual: Unusual = field(default_factory=Unusual)
+    known: Files = field(default_factory=Files)  # by suffix: images by their first bytes
+    unsupported: Files = field(default_factory=Files)  # by format: images that are not decoded
+    other: Files = field(default_factory=Files)  # by suffix: no images
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
     metadata: list[str] = field(default_factory=list)  # files of these names
@@ -104,7 +106,7 @@ class Walk:
             except OSError as error:
                 where = os.path.join(self.tree.root, place)
                 raise SourceError(f"cannot list folder {where}: {error.strerror or error}") from None
-            images += self.unusual.images(sorted(others), self.tree.beginning, arrays=self.arrays)
+            images += self._known(sorted(others))
             self.folders[place] = os.fsencode("".join(f"{path}\0" for path in sorted(images)))
             pending += [(folder, (*above, identity)) for folder in sorted(folders, reverse=True)]
         self.folders = dict(sorted(self.folders.items()))
@@ -129,24 +131,33 @@ class Walk:
 
     def warnings(self) -> list[str]:
         """A line for each kind of left-out images that the user may want."""
-        loops = [f"links to a folder above them skipped: {few(sorted(self.loops))}"] if self.loops else []
-        return [*loops, *self.unusual.warnings()]
+        lines = []
+        if self.loops:
+            lines.append(f"links to a folder above them skipped: {few(sorted(self.loops))}")
+        if self.unsupported:
+            lines.append(f"images left out, of formats that are not supported (convert them first): {self.unsupported}")
+        return lines
 
     def notes(self) -> list[str]:
-        """A line for each kind of left-out files that is usual in folders of images."""
+        """A line for each other kind; captions and boxes beside images are usual, and no reason for a warning."""
         lines = []
         if self.hidden:
             lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
         if self.ignored:
             lines.append(f"hidden folders and those of the system skipped: {few(sorted(self.ignored))}")
-        return [*lines, *self.lines, *self.unusual.notes()]
+        lines += self.lines
+        if self.known:
+            lines.append(f"images with unusual names, known by their first bytes: {self.known}")
+        if self.other:
+            lines.append(f"files that are no images left out: {self.other}")
+        return lines
 
     def found(self) -> str:
         """The contents of a tree without images, for the error message."""
-        folders, unusual = len(self.mtimes) - 1, self.unusual
+        folders = len(self.mtimes) - 1
         parts = (
-            (unusual.other, f"files that are no images: {listed(unusual.other)}"),
-            (unusual.unsupported, f"images of formats that are not supported: {listed(unusual.unsupported)}"),
+            (self.other, f"files that are no images: {self.other}"),
+            (self.unsupported, f"images of formats that are not supported: {self.unsupported}"),
             (self.hidden, f"{self.hidden:,} hidden images"),
             (folders, f"{folders:,} subfolders"),
         )
@@ -169,6 +180,21 @@ class Walk:
             else:
                 (self.metadata if name in METADATA else others).append(path)
         return images, folders, others
+
+    def _known(self, paths: Sequence[str]) -> list[str]:
+        """Those of the files that are images by their first bytes; the others are counted."""
+        images = []
+        for path, format in zip(paths, formats(paths, self.tree.beginning, arrays=self.arrays), strict=True):
+            suffix = os.path.splitext(path)[1].lower() or "without a suffix"
+            if format in DECODED:
+                images.append(path)
+                if format != "npy":
+                    self.known.add(suffix, path)
+            elif format:
+                self.unsupported.add(format, path)
+            else:
+                self.other.add(suffix, path)
+        return images
 
     def _side(self, name: str) -> str | None:
         """The longest suffix of `sides` in a file's name, with at least one character before it."""
