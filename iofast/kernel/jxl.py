@@ -1,5 +1,7 @@
 """The size of a JPEG XL, from its first bytes (ISO/IEC 18181): the plugin decodes an image while opening it."""
 
+from collections.abc import Callable
+
 from iofast.kernel.arrays import ArrayHeader
 from iofast.kernel.contract import TURNED, Status, StatusError
 from iofast.kernel.payload import Payload
@@ -19,47 +21,41 @@ def header(data: Payload) -> ArrayHeader:
     Raises `StatusError`.
     """
     codestream, is_jpeg = _codestream(data)
-    bits = _Bits(codestream)
-    if bits.take(16) != 0x0AFF:
+    value, left = int.from_bytes(codestream, "little"), 8 * len(codestream)
+
+    def take(count: int) -> int:
+        """The next number of `count` bits; the lowest of each byte come first."""
+        nonlocal value, left
+        if count > left:
+            raise StatusError(Status.TRUNCATED, "the header of a JPEG XL")
+        number, value, left = value & ((1 << count) - 1), value >> count, left - count
+        return number
+
+    if take(16) != 0x0AFF:
         raise StatusError(Status.CORRUPT, "a JPEG XL without a codestream")
-    width, height = _size(bits)
+    width, height = _size(take)
     orientation = 1
-    if not bits.take(1) and bits.take(1):  # not all by default, extra fields
-        orientation = 1 + bits.take(3)
+    if not take(1) and take(1):  # not all by default, extra fields
+        orientation = 1 + take(3)
     if not is_jpeg:
         width, height, orientation = (height, width, 1) if orientation in TURNED else (width, height, 1)
     return ArrayHeader(width, height, 3, "uint8", orientation)
 
 
-class _Bits:
-    """Bits of a codestream, the lowest of each byte first."""
+def _size(take: Callable[[int], int]) -> tuple[int, int]:
+    is_small = take(1)
 
-    def __init__(self, data: bytes) -> None:
-        self._value, self._left = int.from_bytes(data, "little"), 8 * len(data)
+    def side() -> int:
+        if is_small:
+            return 8 * (1 + take(5))
+        count, offset = _SIDES[take(2)]
+        return take(count) + offset
 
-    def take(self, count: int) -> int:
-        """The next number of `count` bits."""
-        if count > self._left:
-            raise StatusError(Status.TRUNCATED, "the header of a JPEG XL")
-        value, self._value, self._left = self._value & ((1 << count) - 1), self._value >> count, self._left - count
-        return value
-
-
-def _size(bits: _Bits) -> tuple[int, int]:
-    small = bits.take(1)
-    height = _side(bits, small)
-    ratio = bits.take(3)
-    if not ratio:
-        return _side(bits, small), height
+    height = side()
+    if not (ratio := take(3)):
+        return side(), height
     over, under = _RATIOS[ratio - 1]
     return height * over // under, height
-
-
-def _side(bits: _Bits, small: int) -> int:
-    if small:
-        return 8 * (1 + bits.take(5))
-    count, offset = _SIDES[bits.take(2)]
-    return bits.take(count) + offset
 
 
 def _codestream(data: Payload) -> tuple[bytes, bool]:

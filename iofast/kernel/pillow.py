@@ -235,11 +235,6 @@ def tiff_tags(data: Payload) -> Mapping[int, Any]:
         return {}
 
 
-def plugin(kind: str) -> type[ImageFile] | None:
-    """Return the plugin for a format, None if there is none."""
-    return _optional(kind) if kind in _OPTIONAL else _PLUGINS.get(kind)
-
-
 def _orientation(image: Image.Image, data: Payload) -> int:
     """Find the orientation in the metadata, whether or not this version of Pillow looks there."""
     if image.format == "JXL":
@@ -280,14 +275,16 @@ _OPTIONAL = {  # by format: package, module and class of a plugin that need not 
 
 
 @cache
-def _optional(kind: str) -> type[ImageFile] | None:
-    """Return a plugin of `_OPTIONAL` if it is installed."""
+def plugin(kind: str) -> type[ImageFile] | None:
+    """Return the plugin for a format, None if there is none."""
+    if kind not in _OPTIONAL:
+        return _PLUGINS.get(kind)
     _, module, name = _OPTIONAL[kind]
     try:
-        plugin: type[ImageFile] = getattr(import_module(module), name)
+        found: type[ImageFile] = getattr(import_module(module), name)
     except ImportError:
         return None
-    return plugin
+    return found
 
 
 def _name(kind: str) -> str:
