@@ -100,8 +100,9 @@ class ForeignReader(FilesReader):
         """Raise `OptionError` for a name or a label base that fits no record."""
         if not len(self):
             return
-        for ours, theirs, role, exists in self.format.named_parts(index):
-            if not exists:
+        for ours, theirs in self.format.options.names.items() if index.names_seen else ():
+            if not index.has_named(ours, theirs):
+                role = {"label": "a label in", "path": "text in"}.get(ours, "bytes in")
                 words = f"no record has {role} {theirs!r} (names: {ours}={theirs})"
                 raise OptionError(f"{self.path}: {words}; they have {few(index.names_seen, 20)}")
         base = self.format.options.label_base

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iofast import kernel
-from iofast.containers.any_bytes import open_bytes
 from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar import Member, TarFile
-from iofast.errors import ContainerError, DecodeError, IofastError, OptionError, because
-from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, NamedPart, few_names, joined, may_be_there
+from iofast.errors import ContainerError, DecodeError, OptionError
+from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, few_names, joined, opened
 from iofast.foreign.options import ForeignOptions
 from iofast.record import (
     IMAGE_FIELDS,
@@ -78,15 +77,6 @@ class TarShards(Format):
             names_seen=few_names(scan.names_seen for scan in scans),
         )
 
-    def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
-        for ours, theirs in self.options.names.items():
-            if ours == "label":
-                member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.names_seen)
-            else:
-                exists = image_field(index.fields) is not None if ours == "image" else ours in index.fields
-                yield ours, theirs, "a member", exists
-
     def _left_out(self, scans: Sequence[_ShardScan], *, labelled: bool) -> Iterator[str]:
         if lost := sum(scan.left_out for scan in scans):
             yield f"members in folders of a system, or whose names make no key and field: {lost:,} left out"
@@ -118,12 +108,7 @@ class _ShardScan:
 
     def run(self) -> None:
         """Read all members of the shard. Raises `ContainerError`."""
-        try:
-            tar = TarFile(open_bytes(self.path))
-        except IofastError:
-            raise
-        except OSError as error:
-            raise ContainerError(f"{self.path} cannot be read: {because(error)}") from None
+        tar = TarFile(opened(self.path))
         self._read(tar.members(), tar)
         if len(np.unique(self._hashes)) < len(self._hashes):  # a key comes again: bring its members together
             first: dict[str, int] = {}

@@ -3,11 +3,11 @@
 import codecs
 import csv
 import errno
-import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,15 +84,15 @@ class ColumnValues:
 
 @dataclass(slots=True)
 class Table:
-    """One manifest file, or several with `rows_again`, column by column."""
+    """One manifest file, or several as one, column by column."""
 
     path: Path
-    rows_again: Callable[[], Iterator[PlacedRow]]
     columns: dict[str, ColumnValues] = field(default_factory=dict)
-    rows: int = 0
+    lines: "array[int]" = field(default_factory=lambda: array("Q"))  # of each row
+    files: dict[int, Path] = field(default_factory=dict)  # by the first row of each
 
     def __len__(self) -> int:
-        return self.rows
+        return len(self.lines)
 
     def append(self, place: Path, line: int, values: dict[str, object]) -> None:
         """Add a row. Raises `SourceError` for too many columns, and for values that cannot be stored."""
@@ -102,21 +102,19 @@ class Table:
                 if len(self.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
                     fail(self.path, line, f"more than {MAX_COLUMNS} different columns")
                 cells = self.columns[name] = ColumnValues()
-            if len(cells) < self.rows:
-                cells.pad(self.rows)
+            if len(cells) < len(self):
+                cells.pad(len(self))
             try:
                 cells.add(value)
             except (ValueError, TypeError, RecursionError) as error:
                 fail(place, line, f"column {printable_column(name)}: {error}")
-        self.rows += 1
-
-    def line(self, row: int) -> tuple[Path, int]:
-        """The file and line of a row, found by reading the file again."""
-        return next((path, line) for path, line, _ in itertools.islice(self.rows_again(), row, None))
+        if not self.files or self.files[next(reversed(self.files))] != place:
+            self.files[len(self)] = place
+        self.lines.append(line)
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise `SourceError` about one row."""
-        fail(*self.line(row), message)
+        fail(self.files[max(first for first in self.files if first <= row)], self.lines[row], message)
 
 
 def fail(path: Path, line: int, message: str) -> NoReturn:
@@ -129,13 +127,14 @@ def rows_of(path: Path) -> Iterator[Row]:
     return _READERS[path.suffix.lower()](path)
 
 
-def read_table(path: Path, rows: Callable[[], Iterator[PlacedRow]] | None = None) -> Table:
+def read_table(path: Path, rows: Iterable[PlacedRow] | None = None) -> Table:
     """Read a manifest whole, or `rows` instead of its own. Raises `SourceError` naming file and line."""
-    table = Table(path, rows or (lambda: ((path, line, values) for line, values in rows_of(path))))
+    table = Table(path)
     try:
         if rows is None:
             check_file(path)
-        for place, line, values in table.rows_again():
+            rows = ((path, line, values) for line, values in rows_of(path))
+        for place, line, values in rows:
             table.append(place, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
