@@ -38,7 +38,7 @@ def find_tables(folder: Path) -> list[TableFile] | None:
     Raises `ContainerError` for a folder of `save_to_disk` that cannot be read.
     """
     if (folder / SPLITS).is_file():
-        names = _read(folder / SPLITS, "splits")
+        names = _listed(folder / SPLITS, _parsed(folder / SPLITS), "splits")
         return [file for name in names for file in _saved(folder / _name(folder, name), _name(folder, name))]
     if (folder / DATASET).is_file():
         return _saved(folder, None)
@@ -94,25 +94,26 @@ def is_binary(kind: Any) -> bool:
 def _saved(folder: Path, split: str | None) -> list[TableFile]:
     """The tables that the `state.json` of a folder lists, in order."""
     state = folder / DATASET
-    listed = _read(state, "_data_files")
-    if _member(state, "_indices_files") or _member(state, "_indices_data_files"):
+    found = _parsed(state)
+    if found.get("_indices_files") or found.get("_indices_data_files"):
         raise ContainerError(f"{state}: its rows are a selection of others; save it again with a later `datasets`")
+    listed = _listed(state, found, "_data_files")
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
-    own = split or _member(state, "_split") or WHOLE
+    own = split or found.get("_split") or WHOLE
     files = [TableFile(os.fspath(folder / _name(state, name)), _name(state, own)) for name in names]
     if wrong := [file.path for file in files if not file.path.endswith(ARROW)]:
         raise ContainerError(f"{state} lists {wrong[0]!r:.200}, which is no {ARROW} file")
     return files
 
 
-def _read(path: Path, member: str) -> list[Any]:
-    found = _member(path, member)
-    if not isinstance(found, list) or not found:
+def _listed(path: Path, found: dict[str, Any], member: str) -> list[Any]:
+    listed = found.get(member)
+    if not isinstance(listed, list) or not listed:
         raise ContainerError(f"{path}: {member!r} is no list with entries")
-    return found
+    return listed
 
 
-def _member(path: Path, member: str) -> Any:
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         check_file(path)
         with path.open("rb") as file:
@@ -123,7 +124,7 @@ def _member(path: Path, member: str) -> Any:
         raise ContainerError(f"{path} is not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ContainerError(f"{path} is no JSON object")
-    return parsed.get(member)
+    return parsed
 
 
 def _name(where: Path, name: object) -> str:

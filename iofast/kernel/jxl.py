@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from iofast.kernel.arrays import ArrayHeader
-from iofast.kernel.contract import TURNED, Status, StatusError
+from iofast.kernel.contract import TURNED, Header, Status, StatusError
 from iofast.kernel.payload import Payload
 
 CODESTREAM, CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
@@ -14,8 +13,8 @@ _MOST_BOXES = 64
 _HEAD = 64  # bytes of the codestream; size and orientation are within 12
 
 
-def header(data: Payload) -> ArrayHeader:
-    """Read width and height as the plugin gives them, and the orientation that it has not applied.
+def header(data: Payload) -> Header:
+    """Read the header: the upright size, and the orientation that the plugin does not apply.
 
     The plugin gives an image upright, unless the file is a JPEG that was packed without loss: that one it restores.
     Raises `StatusError`.
@@ -37,9 +36,8 @@ def header(data: Payload) -> ArrayHeader:
     orientation = 1
     if not take(1) and take(1):  # not all by default, extra fields
         orientation = 1 + take(3)
-    if not is_jpeg:
-        width, height, orientation = (height, width, 1) if orientation in TURNED else (width, height, 1)
-    return ArrayHeader(width, height, 3, "uint8", orientation)
+    size = (height, width) if orientation in TURNED else (width, height)
+    return Header("jxl", *size, orientation if is_jpeg else 1, 3, False)
 
 
 def _size(take: Callable[[int], int]) -> tuple[int, int]:

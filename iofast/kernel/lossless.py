@@ -41,11 +41,11 @@ def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
     """Read the header of any image. Raises `StatusError`, also beyond the limits, or any error of Pillow."""
     kind = pillow.format_of(data)
     if kind == "npy":
-        return _header(kind, arrays.npy_header(data))
+        return arrays.npy_header(data)
     if kind == "jxl" and pillow.plugin(kind):  # without decoding it
-        return _header(kind, jxl.header(data))
+        return jxl.header(data)
     opened = _opened(data, kind, max_pixels, max_memory)
-    return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
+    return arrays.tiff_header(data) if opened is None else pillow.header(opened)
 
 
 def _opened(data: Payload, kind: str, max_pixels: int, max_memory: int = MAX_MEMORY) -> pillow.Opened | None:
@@ -56,11 +56,6 @@ def _opened(data: Payload, kind: str, max_pixels: int, max_memory: int = MAX_MEM
         if kind == "tiff" and pillow.failure(error).status == Status.UNSUPPORTED:
             return None
         raise
-
-
-def _header(kind: str, found: arrays.ArrayHeader) -> Header:
-    size = (found.height, found.width) if found.orientation in TURNED else (found.width, found.height)
-    return Header(kind, *size, found.orientation, found.channels, False)
 
 
 def read(data: bytes, max_pixels: int) -> Pixels:
@@ -119,7 +114,7 @@ def check_array(data: bytes, recipe: TranscodeRecipe) -> None:
     """Raise `StatusError` for an array, before it is read, that exceeds a limit of the recipe."""
     found = arrays.npy_header(data) if pillow.format_of(data) == "npy" else arrays.tiff_header(data)
     size = (found.width, found.height)
-    memory.check(recipe, size, len(data) + 2 * found.nbytes, arrays.named(found.channels, found.type))
+    memory.check(recipe, size, len(data) + 2 * found.nbytes, arrays.named(found.components, found.type))
 
 
 def is_deep(opened: pillow.Opened) -> bool:
@@ -127,7 +122,7 @@ def is_deep(opened: pillow.Opened) -> bool:
     image = opened.image
     if opened.format == "npy":
         found = arrays.npy_header(opened.data)
-        return found.type == "uint16" and found.channels in (1, 3)
+        return found.type == "uint16" and found.components in (1, 3)
     gray = image.mode.startswith("I;16") or (opened.format == "png" and image.mode == "I")  # I: before Pillow 11
     return gray or (image.mode == "RGB" and _deep_mode(image) is not None)
 

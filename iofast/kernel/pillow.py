@@ -193,7 +193,7 @@ def open_image(data: Payload, max_pixels: int, kind: str | None = None) -> Opene
     if kind == "tiff":
         _check_tiff(tiff_tags(data))
     if kind == "jxl":
-        check_size(*jxl.header(data)[:2], max_pixels)  # opening decodes it
+        check_size(*jxl.header(data)[1:3], max_pixels)  # opening decodes it
     source = _ShortReads(data[:]) if kind == "webp" else stream(data)
     try:
         image = opener(source)
