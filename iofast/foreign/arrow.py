@@ -32,7 +32,7 @@ from iofast.option import CLASS_ORDERS
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, field_of, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
-from iofast.source.labels import Labels, class_names, read_labels, unused
+from iofast.source.labels import Labels, are_numbers, class_names, read_labels, unused
 from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
@@ -116,14 +116,13 @@ def _check_original(paths: Sequence[str], stamped: NDArray[np.int64], number: in
 
 
 class _TableScan:
-    """What the files have: places by leaf, class indices or texts, and the field `json` of each row."""
+    """What the files have: places by leaf, labels, and the field `json` of each row."""
 
     def __init__(self, schema: Any, shown: str, label: str | None) -> None:
         self.schema, self.table, self.shown = schema, meaning(schema, shown, label), shown
         self.count, self.json = 0, StringsWriter()
         self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
-        self._numbers, self._texts, self._names = [np.empty(0, np.int32)], ColumnValues(), ColumnValues()
-        self._unfit = False  # a label that was guessed by its name has values that are no class numbers
+        self._labels, self._names = ColumnValues(), ColumnValues()
 
     def add(self, batch: Any, address: int, size: int, shown: str) -> None:
         """Add a batch of a file of `size` bytes, whose first byte has this address."""
@@ -137,10 +136,9 @@ class _TableScan:
                 raise ContainerError(f"{shown}: column {leaf.column!r} has values of more than {MAX_PAYLOAD} bytes")
             place = np.where(there, offset.astype(np.uint64), np.uint64(NOWHERE))
             found.append((place, np.where(there, length, 0).astype(np.uint32)))
-        if self.table.label is not None:
-            self._add_labels(batch.column(self.table.label), shown)
-        for name in batch.column(self.table.names).to_pylist() if self.table.names is not None else ():
-            self._names.add(name)
+        for column, cells in ((self.table.label, self._labels), (self.table.names, self._names)):
+            for value in batch.column(column).to_pylist() if column is not None else ():
+                cells.add(value)
         if self.table.others:
             for text in _as_json(batch, self.table.others, shown, self.count):
                 self.json.add(text)
@@ -163,40 +161,21 @@ class _TableScan:
 
     def labels(self) -> Labels:
         """Labels of all rows, names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
-        if self.table.label is None:
-            return np.full(self.count, -1, np.int32), None, []
-        if self._unfit:
-            return np.full(self.count, -1, np.int32), None, unused([self.table.label], "--names label=COLUMN")
-        if self.table.names is not None:
-            self._names.finish()
-            numbers = np.concatenate(self._numbers)
-            return numbers, *class_names(numbers, self._names, self.table.names)
-        if not self.table.is_text:
-            return np.concatenate(self._numbers), self.table.classes, []
-        self._texts.finish()
+        table, nothing = self.table, (np.full(self.count, -1, np.int32), None)
+        if table.label is None:
+            return *nothing, []
+        self._labels.finish()
+        if table.names is not None and not are_numbers(self._labels):  # nobody has said that these are labels
+            return *nothing, unused([table.label], "--names label=COLUMN")
 
         def fail(row: int, message: str) -> NoReturn:
-            raise ContainerError(f"{self.shown} …: row {row} of column {self.table.label!r}: {message}")
+            raise ContainerError(f"{self.shown} …: row {row} of column {table.label!r}: {message}")
 
-        return read_labels(self._texts, CLASS_ORDERS[0], Path(self.shown), fail)
-
-    def _add_labels(self, values: Any, shown: str) -> None:
-        """Add class indices, -1 for none, or texts. Raises `ContainerError` for a number without a class."""
-        if self.table.is_text:
-            for text in values.to_pylist():
-                self._texts.add(text)
-            return
-        numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
-        most = len(self.table.classes) if self.table.classes else 1 << 31
-        if self.table.names is not None:  # nobody has said that these are labels
-            self._unfit = self._unfit or bool(((numbers < -1) | (numbers >= most)).any())
-            numbers = np.where(self._unfit, -1, numbers)
-        if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):
-            raise ContainerError(
-                f"{shown}: column {self.table.label!r} must have class indices from 0 to {most - 1}, or -1 for none, "
-                f"found {numbers.min()} to {numbers.max()}"
-            )
-        self._numbers.append(np.asarray(numbers, np.int32))
+        labels, classes, warnings = read_labels(self._labels, CLASS_ORDERS[0], Path(self.shown), fail, table.classes)
+        if table.names is not None:
+            self._names.finish()
+            classes, warnings = class_names(labels, self._names, table.names)
+        return labels, classes, warnings
 
 
 def _places(batch: Any, leaf: Leaf, address: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

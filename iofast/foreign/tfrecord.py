@@ -7,21 +7,20 @@ keeps its place and the checksum, so that reading it fails and no other record d
 
 from __future__ import annotations
 
-import array
 import contextlib
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iofast.bars import open_bar
 from iofast.containers.columns import RowsBuilder, fields_in
-from iofast.containers.manifest import MAX_CLASS_NAME
 from iofast.containers.tfrecord import FOOT, HEAD, Framing, frames, read_data, unmask
 from iofast.errors import ContainerError, DecodeError
 from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, few_names, joined, opened
@@ -31,9 +30,9 @@ from iofast.kernel import crc32c, read_header
 from iofast.option import CLASS_ORDERS
 from iofast.record import ImageInfo
 from iofast.source.arrays import Strings, StringsWriter
-from iofast.source.labels import read_labels, unused
+from iofast.source.labels import class_names, read_labels, unused
 from iofast.source.listing import few
-from iofast.source.table import ColumnValues
+from iofast.source.table import TEXT
 
 _THREADS = 4  # files at a time; reading and checksums release the GIL, parsing does not
 _U32 = struct.Struct("<I")
@@ -51,10 +50,16 @@ class TfrecordFiles(Format):
         arrays = joined([rows.rows.arrays() for rows in files])
         fields = fields_in(arrays)
         json = Strings.join(rows.json.finish() for rows in files)
-        order, warnings, classes = CLASS_ORDERS[-1], list[str](), _classes(files, arrays["label"])
-        if (arrays["label"] < 0).all() and any(rows.names for rows in files):
+        texts = Strings.join(rows.texts.finish() for rows in files)
+        labels, given = arrays["label"], np.diff(texts.bounds) > 1  # each has one byte more
+        order, warnings, cells = CLASS_ORDERS[-1], list[str](), zip(texts, itertools.repeat(TEXT))
+        if given.any() and (labels < 0).all():
             order = CLASS_ORDERS[0]
-            arrays["label"], classes, warnings = self._text_labels(files, order)
+            arrays["label"], classes, warnings = read_labels(cells, order, Path(self.paths[0]), self._fail)
+        else:
+            classes, _ = class_names(labels, cells, "")
+            if ((labels < 0) & given).any():
+                warnings = ["labels that are text, in records beside others with class numbers"]
         return ForeignIndex(
             arrays=arrays,
             fields=tuple(fields),
@@ -65,21 +70,8 @@ class TfrecordFiles(Format):
             names_seen=few_names(rows.features for rows in files),
         )
 
-    def _text_labels(
-        self, files: Sequence[_FileScan], class_order: str
-    ) -> tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]:
-        """See `read_labels`."""
-        cells = ColumnValues()
-        for rows in files:
-            names = [*rows.names, None]  # the last one is number -1
-            for number in rows.named:
-                cells.add(names[number])
-        cells.finish()
-
-        def fail(row: int, message: str) -> NoReturn:
-            raise ContainerError(f"{self.paths[0]} …: record {row}: {message}")
-
-        return read_labels(cells, class_order, Path(self.paths[0]), fail)
+    def _fail(self, row: int, message: str) -> NoReturn:
+        raise ContainerError(f"{self.paths[0]} …: record {row}: {message}")
 
     def _left_out(self, files: Sequence[_FileScan], *, labelled: bool) -> Iterator[str]:
         unread = [name for name in few_names(rows.features for rows in files) if name not in known(self.options)]
@@ -89,8 +81,6 @@ class TfrecordFiles(Format):
             yield f"no record has a class number or text in {self.options.names['label']!r}: none has a label"
         elif not labelled:
             yield from unused(unread, "--names label=FEATURE")
-        elif any(rows.names for rows in files) and any(rows.texts for rows in files):
-            yield "labels that are text, in records beside others with class numbers"
 
     def _read(self, sizes: Sequence[int]) -> list[_FileScan]:
         stop = threading.Event()
@@ -117,9 +107,7 @@ class _FileScan:
     def __init__(self, options: ForeignOptions) -> None:
         self.options = options
         self.rows, self.json = RowsBuilder(), StringsWriter()
-        self.texts: dict[int, str | None] = {}  # label → class name; None if records disagree
-        self.names: dict[str, int] = {}  # class names of records without a number, numbered as they appear
-        self.named = array.array("i")  # which of them a record has, or -1
+        self.texts = StringsWriter()  # names of classes, or labels that are text; empty without one
         self.features: set[str] = set()  # names; up to `MAX_NAMES` plus those of one record
 
     def read(self, path: str, progress: Callable[[int], object], stop: threading.Event) -> None:
@@ -161,20 +149,4 @@ class _FileScan:
         self.json.add(found.json)
         if not found.features <= self.features and len(self.features) < MAX_NAMES:
             self.features |= found.features
-        has_name = found.label < 0 and found.text is not None
-        self.named.append(self.names.setdefault(found.text or "", len(self.names)) if has_name else -1)
-        if found.label >= 0:
-            told = self.texts.setdefault(found.label, found.text)
-            self.texts[found.label] = told if told == found.text else None
-
-
-def _classes(files: Sequence[_FileScan], labels: NDArray[Any]) -> tuple[str, ...] | None:
-    """The names of classes, if each class up to the greatest label has a name of its own."""
-    top = int(labels.max(initial=-1))
-    texts: dict[int, str | None] = {}
-    for rows in files:
-        for label, text in rows.texts.items():
-            texts[label] = text if texts.get(label, text) == text else None
-    names = [texts.get(label) for label in range(top + 1)] if top + 1 == len(texts) else []
-    whole = [name for name in names if name is not None and len(name) <= MAX_CLASS_NAME]
-    return tuple(whole) if whole and len(set(whole)) == top + 1 else None
+        self.texts.add((found.text or "").encode())
