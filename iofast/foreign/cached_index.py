@@ -8,7 +8,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast import kernel
 from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.columns import Arrays, lacking
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError, IofastError, SourceError, unreadable
+from iofast.errors import ContainerError, DecodeError, IofastError, SourceError, unreadable
 from iofast.foreign.options import ForeignOptions
-from iofast.record import JSON_FIELD, LABEL_FIELD, image_field
+from iofast.record import JSON_FIELD, LABEL_FIELD, ImageInfo, image_field
 from iofast.remote.urls import absolute, is_url
 from iofast.source.arrays import Strings
 from iofast.source.cache import CachedIndex, cache_file, cached, load
@@ -217,6 +218,15 @@ def opened(path: str) -> FileBytes:
         raise
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def described(read: Callable[[int, int], bytes], length: int, label: int = -1) -> ImageInfo:
+    """What the header of an image says, read by `kernel.probe`; no size if it is damaged."""
+    try:
+        header = kernel.probe(read, length)
+    except DecodeError:
+        return ImageInfo(label)
+    return ImageInfo(label, header.width, header.height, header.orientation)
 
 
 def _file(data: Format) -> Path | None:

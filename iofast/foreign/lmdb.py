@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.containers.base import Located
 from iofast.containers.columns import FACTS, NOWHERE, Arrays, columns_of
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
-from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
+from iofast.errors import ContainerError
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, described
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
@@ -142,15 +141,10 @@ def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
 def _read_head(data: FileBytes, offset: int, length: int) -> ImageInfo | None:
     """What the head of an image file says; nothing of one with an unreadable header, whose decoding will fail."""
     head = data[offset : offset + min(length, HEAD)]
-    has_magic = head.startswith(_MAGIC)
-    try:
-        if has_magic:
-            header = kernel.probe(lambda start, count: data[offset + start : offset + start + count], length)
-        else:
-            header = kernel.read_header(head)
-    except DecodeError:
-        return ImageInfo() if has_magic else None
-    return ImageInfo(-1, header.width, header.height, header.orientation)
+    if head.startswith(_MAGIC):
+        return described(lambda start, count: data[offset + start : offset + start + count], length)
+    info = described(lambda start, count: head[start : start + count], len(head))
+    return info if info.width else None
 
 
 def _first(data: FileBytes, keys: Strings, places: NDArray[np.int64]) -> str:

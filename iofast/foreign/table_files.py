@@ -76,19 +76,18 @@ def is_image(column: Any) -> bool:
 
 def has_bytes(kind: Any) -> bool:
     """Whether values of an Arrow type are structs with a member `bytes`, as images of `datasets` are."""
-    import pyarrow
-
-    if not pyarrow.types.is_struct(kind):
-        return False
-    place = kind.get_field_index("bytes")
-    return place >= 0 and is_binary(kind.field(place).type)
+    members = [kind.field(number) for number in range(kind.num_fields)]
+    return str(kind).startswith("struct<") and any(each.name == "bytes" and is_binary(each.type) for each in members)
 
 
 def is_binary(kind: Any) -> bool:
     """Whether values of an Arrow type are bytes of any length."""
-    import pyarrow
+    return str(kind) in ("binary", "large_binary")
 
-    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+def is_text(kind: Any) -> bool:
+    """Whether values of an Arrow type are text."""
+    return str(kind) in ("string", "large_string")
 
 
 def _saved(folder: Path, split: str | None) -> list[TableFile]:

@@ -17,12 +17,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar import Member, TarFile
-from iofast.errors import ContainerError, DecodeError, OptionError
-from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, few_names, joined, opened
+from iofast.errors import ContainerError, OptionError
+from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, described, few_names, joined, opened
 from iofast.foreign.options import ForeignOptions
 from iofast.record import (
     IMAGE_FIELDS,
@@ -208,11 +207,7 @@ def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarName
     if image not in IMAGE_FIELDS:
         return ImageInfo(label)
     place = own[image]
-    try:
-        header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
-    except DecodeError:
-        return ImageInfo(label)
-    return ImageInfo(label, header.width, header.height, header.orientation)
+    return described(lambda start, count: tar.read(place.offset + start, count), place.size, label)
 
 
 def _integer(value: object) -> int:

@@ -7,7 +7,6 @@ keeps its place and the checksum, so that reading it fails and no other record d
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import struct
 import threading
@@ -22,14 +21,15 @@ from numpy.typing import NDArray
 from iofast.bars import open_bar
 from iofast.containers.columns import RowsBuilder, fields_in
 from iofast.containers.tfrecord import FOOT, HEAD, Framing, frames, read_data, unmask
-from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, few_names, joined, opened
+from iofast.errors import ContainerError
+from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, described, few_names, joined, opened
 from iofast.foreign.options import ForeignOptions
-from iofast.foreign.tfrecord_features import IMAGE_FIELD, Understood, known, understand
-from iofast.kernel import crc32c, read_header
+from iofast.foreign.tfrecord_features import Understood, known, understand
+from iofast.kernel import crc32c
 from iofast.option import CLASS_ORDERS
 from iofast.record import ImageInfo
 from iofast.source.arrays import Strings, StringsWriter
+from iofast.source.image_files import IMAGE_FIELD
 from iofast.source.labels import class_names, read_labels, unused
 from iofast.source.listing import few
 from iofast.source.table import TEXT
@@ -74,7 +74,8 @@ class TfrecordFiles(Format):
         raise ContainerError(f"{self.paths[0]} …: record {row}: {message}")
 
     def _left_out(self, files: Sequence[_FileScan], *, labelled: bool) -> Iterator[str]:
-        unread = [name for name in few_names(rows.features for rows in files) if name not in known(self.options)]
+        taken = known(self.options)
+        unread = [name for name in few_names(rows.features for rows in files) if name not in taken]
         if unread:
             yield f"features that no field takes: {few(unread, 8)} (--names FIELD=FEATURE takes bytes)"
         if "label" in self.options.names and not labelled:
@@ -133,14 +134,10 @@ class _FileScan:
         except ContainerError as error:
             where = f"{path}: record {len(self.rows)} at offset {frame.offset - HEAD}"
             raise ContainerError(f"{where} is no tf.train.Example that can be read: {error}") from None
-        places, info = [], ImageInfo(found.label)
-        for name, span in found.places.items():
-            payload = content[span.start : span.stop]
-            places.append((name, frame.offset + span.start, len(payload), crc32c(payload)))
-            if name == IMAGE_FIELD:
-                with contextlib.suppress(DecodeError):
-                    header = read_header(payload)
-                    info = ImageInfo(found.label, header.width, header.height, header.orientation)
+        spans = {name: content[span.start : span.stop] for name, span in found.places.items()}
+        places = [(name, frame.offset + found.places[name].start, len(own), crc32c(own)) for name, own in spans.items()]
+        image = spans.get(IMAGE_FIELD, b"")
+        info = described(lambda start, count: image[start : start + count], len(image), found.label)
         self._add(found, places, info)
 
     def _add(self, found: Understood, places: Sequence[tuple[str, int, int, int]], info: ImageInfo) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, integers, parse
 from iofast.errors import ContainerError
 from iofast.foreign.options import ForeignOptions
+from iofast.source.image_files import IMAGE_FIELD
 
 USUAL = {
     "image": ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image"),
@@ -18,8 +19,6 @@ USUAL = {
 }
 TEXTS = ("image/class/text", "image/class/name", "class_name")
 KEYS = ("key", "__key__", "iofast/key")
-
-IMAGE_FIELD = "jpg"  # whatever its format
 
 _IMPLIED = ("height", "width", "channels", "colorspace", "format")
 _IMPLIED_NAMES = frozenset((*_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))

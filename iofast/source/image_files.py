@@ -1,5 +1,6 @@
 """Open, read and probe the files of a plain folder. Nothing here blocks on a pipe or trusts a length."""
 
+import contextlib
 import errno
 import os
 import stat
@@ -9,8 +10,10 @@ from iofast.containers.base import UNREADABLE
 from iofast.containers.file_bytes import advice, none_left, opened
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel.contract import MAX_BYTES
+from iofast.record import field_of
 from iofast.source.listing import printable
 
+IMAGE_FIELD = "jpg"  # what indexes of other programs' files and of folders call an image, whatever its format
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block forever
 
 
@@ -67,6 +70,14 @@ def content(path: bytes) -> bytes:
     if len(data) > MAX_BYTES:
         raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
     return data
+
+
+def named_by_format(fields: dict[str, bytes]) -> dict[str, bytes]:
+    """The fields of a record whose image `jpg` may have any format, with the image named by it."""
+    with contextlib.suppress(KeyError, DecodeError):
+        name = field_of(kernel.read_header(fields[IMAGE_FIELD]).format)
+        fields[name] = fields.pop(IMAGE_FIELD)
+    return dict(sorted(fields.items()))
 
 
 def read_header(path: bytes) -> tuple[int, int, int, int, int]:
