@@ -240,7 +240,7 @@ def _orientation(image: Image.Image, data: Payload) -> int:
     if image.format == "JXL":
         return jxl.header(data).orientation
     if isinstance(image, PngImageFile):
-        return exif.orientation(*png.metadata(data))
+        return exif.orientation(*png.metadata(image, data))
     if isinstance(image, TiffImageFile):
         tag, xmp = image.tag_v2.get(_ORIENTATION), image.tag_v2.get(_XMP, b"")
         xmp = xmp[0] if isinstance(xmp, tuple) and xmp else xmp
