@@ -33,6 +33,7 @@ from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.labels import Labels, are_numbers, class_names, read_labels, unused
+from iofast.source.listing import ranges
 from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
@@ -104,7 +105,10 @@ class ArrowTables(Format):
             json=rows.json.finish() if table.others else None,
             classes=classes,
             class_order=CLASS_ORDERS[0 if table.is_text else -1],
-            splits=tuple(_splits(self.file_splits, counts)),
+            splits=ranges(  # the files of a split follow each other
+                (name, sum(count for own, count in zip(self.file_splits, counts, strict=True) if own == name))
+                for name in dict.fromkeys(self.file_splits)
+            ),
             left_out=(*table.left_out, *warnings),
         )
 
@@ -216,14 +220,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def _splits(names: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-    """Name, first row and end of each split; the files of a split follow each other."""
-    end = 0
-    for name in dict.fromkeys(names):
-        start, end = end, end + sum(count for own, count in zip(names, counts, strict=True) if own == name)
-        yield name, start, end
 
 
 def _field_names(leaves: Sequence[Leaf], places: Sequence[_Places], header: _Header) -> list[str]:

@@ -12,9 +12,8 @@ from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, SourceError, because, unreadable
 from iofast.source.listing import SPLIT_ORDER, split_rank
-from iofast.source.parquet import opened
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.table import check_file
+from iofast.source.table import check_file, opened
 
 DATASET, SPLITS = "state.json", "dataset_dict.json"  # what `save_to_disk` writes beside the tables of a data set
 DATA = "data"  # the Hub's folder of Parquet files

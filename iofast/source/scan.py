@@ -52,9 +52,9 @@ class _Scan:
     def source(self) -> Listing:
         """The listing. Raises `SourceError`, `OptionError`."""
         root, options, sides = self.tree.root, self.options, parse_sides(self.options.fields)
-        found = self._splits([side.suffix for side in sides])
+        found = self._splits([*sides.values()])
         if not any(self.walk.folders.values()):  # beside other images, `.npy` files are features, masks or depths
-            found = self._splits([side.suffix for side in sides], arrays=True)
+            found = self._splits([*sides.values()], arrays=True)
         splits = {split: groups for split, groups in found.items() if _count(*groups.values())}
         if not splits:
             raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {self._nothing()}")
