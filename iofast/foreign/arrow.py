@@ -27,7 +27,7 @@ from iofast.foreign.arrow_schema import Leaf, meaning
 from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, check_unchanged
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
-from iofast.foreign.table_files import TableFile
+from iofast.foreign.table_files import TableFile, in_order
 from iofast.option import CLASS_ORDERS
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, field_of, image_field
 from iofast.source.arrays import StringsWriter
@@ -50,12 +50,14 @@ class ArrowTables(Format):
 
     name = "arrow"
 
-    def __init__(self, files: Sequence[TableFile], options: ForeignOptions) -> None:
+    def __init__(self, files: Sequence[str | TableFile], options: ForeignOptions) -> None:
         if (others := sorted(set(options.names) - {"label"})) or options != ForeignOptions(dict(options.names)):
             found = f"names {others[0]}" if others else "others"
             raise OptionError(f"options of Arrow and Parquet: expected names label=COLUMN, found {found}")
-        self.file_splits = [file.split for file in files]
-        super().__init__([file.path for file in files], options)
+        tables = [file for file in files if isinstance(file, TableFile)]
+        tables = tables or in_order([file for file in files if isinstance(file, str)])
+        self.file_splits = [table.split for table in tables]
+        super().__init__([table.path for table in tables], options)
 
     def words(self) -> list[bytes]:
         return [*super().words(), *map(os.fsencode, self.file_splits)]

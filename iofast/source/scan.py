@@ -84,7 +84,7 @@ class _Scan:
             watched=self.walk.watched(),
             class_order=options.class_order,
             columns=columns,
-            objects=self.tree.versions(paths, columns),
+            objects=None if isinstance(self.tree, LocalTree) else self.tree.versions(paths, columns),
             warnings=(*self.warnings, *self.walk.warnings(), *attached),
             notes=tuple(self.walk.notes()),
         )

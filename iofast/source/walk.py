@@ -17,7 +17,7 @@ import numpy as np
 from iofast.errors import SourceError
 from iofast.source.arrays import Strings
 from iofast.source.image_files import beginning
-from iofast.source.listing import Column, Watched, few
+from iofast.source.listing import Watched, few
 from iofast.source.suffixes import DECODED, EXTENSIONS, Files, formats
 
 if TYPE_CHECKING:
@@ -62,10 +62,6 @@ class LocalTree:
     def beginning(self, path: str, length: int) -> bytes | None:
         """The first bytes of a file, None if it cannot be read."""
         return beginning(os.fsencode(os.path.join(self.root, path)), length)
-
-    def versions(self, paths: Strings, columns: Sequence[Column]) -> None:  # noqa: ARG002 - files have none
-        """None: files have no versions. `ObjectTree` returns `Listing.objects`."""
-        return
 
 
 @dataclass(slots=True)
