@@ -28,7 +28,6 @@ from iofast.kernel.contract import (
 from iofast.kernel.native_batch import Context as Context
 from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import decode_batch as decode_batch
-from iofast.kernel.native_batch import decode_each as decode_each
 from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.other_formats import Buffer, as_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -252,29 +252,6 @@ def _by_check(source: Payloads, start: int, stop: int) -> Iterator[tuple[Payload
     for first, last in pairwise([start, *turns.tolist(), stop]):
         if last > first:
             yield source._replace(crcs=plain if checked[first] else None), first, last
-
-
-def decode_each(
-    context: Context,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    outs: Sequence[NDArray[Any]],
-    status: NDArray[np.int32],
-    finish: Finish | None = None,
-) -> None:
-    """Decode images of different sizes without the GIL; see `decode_batch`.
-
-    Each goes into its own array (height, width, 3) of any size and strides.
-
-    One call of the C code per image, with its slices, takes 3.5 µs more than a single call for all: 3 % of a training
-    crop of a 256-pixel photograph, 1 % of the whole photograph.
-    """
-    for part, first, last in _by_check(source, 0, len(outs)):
-        for row in range(first, last):
-            one = slice(row, row + 1)
-            own = None if finish is None else finish._replace(work=finish.work.rows(one))
-            decode_batch(context, part.rows(one), boxes[one], flips[one], outs[row][None], status[one], 0, 1, own)
 
 
 def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:

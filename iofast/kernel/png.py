@@ -54,9 +54,8 @@ def _behind(data: Payload, pixels: int) -> dict[Any, Any]:
             if kind in _ENDS:
                 break
             if kind in _TEXTS and length <= _MAX_TEXT:
-                found.crc(kind, found.call(kind, at, length))
-            else:
-                file.seek(at + length + 4)
+                found.call(kind, at, length)
+            file.seek(at + length + 4)
     return found.im_info
 
 
