@@ -1,12 +1,10 @@
 """Open any container or folder of images: `open_reader`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iofast.containers import tar, tfrecord
 from iofast.containers.base import Reader
@@ -29,9 +27,6 @@ from iofast.errors import (
 from iofast.foreign.options import ForeignOptions
 from iofast.kernel.strangers import POINTER, is_pointer
 from iofast.remote.urls import RemotePath, is_url, require_text
-
-if TYPE_CHECKING:
-    from iofast.foreign.table_files import TableFile
 
 # Containers of several files, by the suffix of the name given to `pack`
 _SETS: dict[str, type[ShardReader]] = {
@@ -108,7 +103,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_pattern(name):
         paths = expand(name)
         if all(os.path.splitext(path)[1].lower() in (ARROW, PARQUET) for path in paths) and not is_url(name):
-            return _open_tables(paths, name, foreign)
+            return _open_foreign("table", paths, name, foreign)
         if not all(map(is_shard, paths)):
             raise OptionError(
                 f"a pattern names the shards of one set, but {path} names {paths[0]!r}: give a list of paths"
@@ -139,7 +134,7 @@ def _open(path: str | os.PathLike[str], foreign: ForeignOptions | Mapping[str, A
     if is_lmdb(head):
         return _open_lmdb(place)
     if kind == "table":
-        return _open_tables([name], name, foreign)
+        return _open_foreign("table", [name], name, foreign)
     if kind == "list":
         return _open_folder(place, foreign)
     if kind in ("tar", "tfrecord"):
@@ -231,16 +226,21 @@ def open_shards(paths: Sequence[str], name: str, foreign: ForeignOptions | Mappi
     own = set_of(paths)
     if own is not None:
         return _SETS[Path(own).suffix](own)
-    from iofast.foreign.reader import ForeignReader  # here: Pillow and the cache take time to import
+    kind = "tfrecord" if all(_kind(path) == "tfrecord" for path in paths) else "tar"
+    return _open_foreign(kind, paths, name, foreign)
 
-    options = ForeignOptions.of(foreign)
-    if all(_kind(path) == "tfrecord" for path in paths):
-        from iofast.foreign.tfrecord import TfrecordFiles
 
-        return ForeignReader(name, TfrecordFiles(paths, options))
+def _open_foreign(
+    kind: str, files: Sequence[Any], name: str, foreign: ForeignOptions | Mapping[str, Any] | None
+) -> Reader:
+    """Open files of another program as one set: tar, tfrecord, or as tables (paths, or what `_find_tables` finds)."""
+    from iofast.foreign.arrow import ArrowTables  # here: Pillow and the cache take time to import
+    from iofast.foreign.reader import ForeignReader
     from iofast.foreign.tar import TarShards
+    from iofast.foreign.tfrecord import TfrecordFiles
 
-    return ForeignReader(name, TarShards(paths, options))
+    formats: dict[str, Any] = {"tar": TarShards, "tfrecord": TfrecordFiles, "table": ArrowTables}
+    return ForeignReader(name, formats[kind](files, ForeignOptions.of(foreign)))
 
 
 def _open_lmdb(place: Path | str) -> Reader:
@@ -256,29 +256,16 @@ def _open_lmdb(place: Path | str) -> Reader:
 def _open_folder(place: Path, foreign: ForeignOptions | Mapping[str, Any] | None) -> Reader:
     tables = _find_tables(place)
     if tables is not None:
-        return _open_tables(tables, os.fspath(place), foreign)
+        return _open_foreign("table", tables, os.fspath(place), foreign)
     from iofast.source.folder import FolderReader  # here: Pillow and the scan take time to import
 
     return FolderReader(place)
 
 
-def _find_tables(place: Path) -> list[TableFile] | None:
+def _find_tables(place: Path) -> Sequence[Any] | None:
     """The Arrow or Parquet files of a folder, None for any other path."""
     if not place.is_dir():
         return None
     from iofast.foreign.table_files import find_tables  # here: own containers need no imports of others' formats
 
     return find_tables(place)
-
-
-def _open_tables(
-    files: Sequence[str] | Sequence[TableFile], name: str, foreign: ForeignOptions | Mapping[str, Any] | None
-) -> Reader:
-    from iofast.foreign.arrow import ArrowTables
-    from iofast.foreign.reader import ForeignReader
-    from iofast.foreign.table_files import TableFile, in_order
-
-    tables = [file for file in files if isinstance(file, TableFile)]
-    return ForeignReader(
-        name, ArrowTables(tables or in_order([str(file) for file in files]), ForeignOptions.of(foreign))
-    )

@@ -27,12 +27,13 @@ from iofast.foreign.arrow_schema import Leaf, meaning
 from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, check_unchanged
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.plain_copies import is_plain, plain_copies, plain_table, read_instead
-from iofast.foreign.table_files import TableFile
+from iofast.foreign.table_files import TableFile, in_order
 from iofast.option import CLASS_ORDERS
 from iofast.record import IMAGE_FIELDS, LABEL_FIELD, MAX_FIELD_NAME, MAX_PAYLOAD, field_of, image_field
 from iofast.source.arrays import StringsWriter
 from iofast.source.in_threads import in_threads
-from iofast.source.labels import Labels, class_names, read_labels, unused
+from iofast.source.labels import Labels, are_numbers, class_names, read_labels, unused
+from iofast.source.listing import ranges
 from iofast.source.table import ColumnValues
 
 _ILLEGAL = re.compile(r"[^0-9a-z_-]+", re.ASCII)
@@ -49,12 +50,14 @@ class ArrowTables(Format):
 
     name = "arrow"
 
-    def __init__(self, files: Sequence[TableFile], options: ForeignOptions) -> None:
+    def __init__(self, files: Sequence[str | TableFile], options: ForeignOptions) -> None:
         if (others := sorted(set(options.names) - {"label"})) or options != ForeignOptions(dict(options.names)):
             found = f"names {others[0]}" if others else "others"
             raise OptionError(f"options of Arrow and Parquet: expected names label=COLUMN, found {found}")
-        self.file_splits = [file.split for file in files]
-        super().__init__([file.path for file in files], options)
+        tables = [file for file in files if isinstance(file, TableFile)]
+        tables = tables or in_order([file for file in files if isinstance(file, str)])
+        self.file_splits = [table.split for table in tables]
+        super().__init__([table.path for table in tables], options)
 
     def words(self) -> list[bytes]:
         return [*super().words(), *map(os.fsencode, self.file_splits)]
@@ -104,7 +107,10 @@ class ArrowTables(Format):
             json=rows.json.finish() if table.others else None,
             classes=classes,
             class_order=CLASS_ORDERS[0 if table.is_text else -1],
-            splits=tuple(_splits(self.file_splits, counts)),
+            splits=ranges(  # the files of a split follow each other
+                (name, sum(count for own, count in zip(self.file_splits, counts, strict=True) if own == name))
+                for name in dict.fromkeys(self.file_splits)
+            ),
             left_out=(*table.left_out, *warnings),
         )
 
@@ -116,14 +122,13 @@ def _check_original(paths: Sequence[str], stamped: NDArray[np.int64], number: in
 
 
 class _TableScan:
-    """What the files have: places by leaf, class indices or texts, and the field `json` of each row."""
+    """What the files have: places by leaf, labels, and the field `json` of each row."""
 
     def __init__(self, schema: Any, shown: str, label: str | None) -> None:
         self.schema, self.table, self.shown = schema, meaning(schema, shown, label), shown
         self.count, self.json = 0, StringsWriter()
         self._places: list[list[_Places]] = [[] for _ in self.table.leaves]
-        self._numbers, self._texts, self._names = [np.empty(0, np.int32)], ColumnValues(), ColumnValues()
-        self._unfit = False  # a label that was guessed by its name has values that are no class numbers
+        self._labels, self._names = ColumnValues(), ColumnValues()
 
     def add(self, batch: Any, address: int, size: int, shown: str) -> None:
         """Add a batch of a file of `size` bytes, whose first byte has this address."""
@@ -137,10 +142,9 @@ class _TableScan:
                 raise ContainerError(f"{shown}: column {leaf.column!r} has values of more than {MAX_PAYLOAD} bytes")
             place = np.where(there, offset.astype(np.uint64), np.uint64(NOWHERE))
             found.append((place, np.where(there, length, 0).astype(np.uint32)))
-        if self.table.label is not None:
-            self._add_labels(batch.column(self.table.label), shown)
-        for name in batch.column(self.table.names).to_pylist() if self.table.names is not None else ():
-            self._names.add(name)
+        for column, cells in ((self.table.label, self._labels), (self.table.names, self._names)):
+            for value in batch.column(column).to_pylist() if column is not None else ():
+                cells.add(value)
         if self.table.others:
             for text in _as_json(batch, self.table.others, shown, self.count):
                 self.json.add(text)
@@ -163,40 +167,21 @@ class _TableScan:
 
     def labels(self) -> Labels:
         """Labels of all rows, names of classes, and warnings. Raises `SourceError`, `ContainerError`."""
-        if self.table.label is None:
-            return np.full(self.count, -1, np.int32), None, []
-        if self._unfit:
-            return np.full(self.count, -1, np.int32), None, unused([self.table.label], "--names label=COLUMN")
-        if self.table.names is not None:
-            self._names.finish()
-            numbers = np.concatenate(self._numbers)
-            return numbers, *class_names(numbers, self._names, self.table.names)
-        if not self.table.is_text:
-            return np.concatenate(self._numbers), self.table.classes, []
-        self._texts.finish()
+        table, nothing = self.table, (np.full(self.count, -1, np.int32), None)
+        if table.label is None:
+            return *nothing, []
+        self._labels.finish()
+        if table.names is not None and not are_numbers(self._labels):  # nobody has said that these are labels
+            return *nothing, unused([table.label], "--names label=COLUMN")
 
         def fail(row: int, message: str) -> NoReturn:
-            raise ContainerError(f"{self.shown} …: row {row} of column {self.table.label!r}: {message}")
+            raise ContainerError(f"{self.shown} …: row {row} of column {table.label!r}: {message}")
 
-        return read_labels(self._texts, CLASS_ORDERS[0], Path(self.shown), fail)
-
-    def _add_labels(self, values: Any, shown: str) -> None:
-        """Add class indices, -1 for none, or texts. Raises `ContainerError` for a number without a class."""
-        if self.table.is_text:
-            for text in values.to_pylist():
-                self._texts.add(text)
-            return
-        numbers = values.cast("int64", safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
-        most = len(self.table.classes) if self.table.classes else 1 << 31
-        if self.table.names is not None:  # nobody has said that these are labels
-            self._unfit = self._unfit or bool(((numbers < -1) | (numbers >= most)).any())
-            numbers = np.where(self._unfit, -1, numbers)
-        if len(numbers) and (numbers.min() < -1 or numbers.max() >= most):
-            raise ContainerError(
-                f"{shown}: column {self.table.label!r} must have class indices from 0 to {most - 1}, or -1 for none, "
-                f"found {numbers.min()} to {numbers.max()}"
-            )
-        self._numbers.append(np.asarray(numbers, np.int32))
+        labels, classes, warnings = read_labels(self._labels, CLASS_ORDERS[0], Path(self.shown), fail, table.classes)
+        if table.names is not None:
+            self._names.finish()
+            classes, warnings = class_names(labels, self._names, table.names)
+        return labels, classes, warnings
 
 
 def _places(batch: Any, leaf: Leaf, address: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -237,14 +222,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def _splits(names: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-    """Name, first row and end of each split; the files of a split follow each other."""
-    end = 0
-    for name in dict.fromkeys(names):
-        start, end = end, end + sum(count for own, count in zip(names, counts, strict=True) if own == name)
-        yield name, start, end
 
 
 def _field_names(leaves: Sequence[Leaf], places: Sequence[_Places], header: _Header) -> list[str]:

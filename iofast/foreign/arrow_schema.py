@@ -1,11 +1,12 @@
 """The meaning of a table's columns: images, labels, texts, and what goes into the field `json`."""
 
 import json
+import re
 from typing import Any, Literal, NamedTuple
 
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.errors import ContainerError, OptionError
-from iofast.foreign.table_files import has_bytes, is_binary, is_image
+from iofast.foreign.table_files import has_bytes, is_binary, is_image, is_text
 from iofast.source.labels import LABEL_COLUMNS, numbers_and_names, unused
 from iofast.source.listing import few
 
@@ -78,26 +79,23 @@ def meaning(schema: Any, shown: str, label: str | None) -> TableSchema:
 
 def _leaves(column: Any) -> list[Leaf]:
     """The values of an Arrow field that have places; empty if it has none."""
-    import pyarrow
-
     name, kind = column.name, column.type
     if has_bytes(kind):
         path = kind.get_field_index("path")
-        is_named = path >= 0 and pyarrow.types.is_string(kind.field(path).type)
+        is_named = path >= 0 and str(kind.field(path).type) == "string"
         image = Leaf(name, "image", name, "bytes")
         return [image, Leaf(f"{name}_path", "text", name, "path")] if is_named else [image]
     if is_binary(kind):
         return [Leaf(name, "image" if is_image(column) else "bytes", name)]
-    return [Leaf(name, "text", name)] if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) else []
+    return [Leaf(name, "text", name)] if is_text(kind) else []
 
 
 def _has_binary(kind: Any) -> bool:
-    import pyarrow
-
-    if pyarrow.types.is_dictionary(kind):
+    """Whether values of an Arrow type are or contain bytes."""
+    if str(kind).startswith("dictionary"):
         return _has_binary(kind.value_type)
     within = [kind.field(number).type for number in range(kind.num_fields)]
-    return is_binary(kind) or pyarrow.types.is_fixed_size_binary(kind) or any(map(_has_binary, within))
+    return is_binary(kind) or str(kind).startswith("fixed_size_binary") or any(map(_has_binary, within))
 
 
 def _classes(schema: Any) -> dict[str, tuple[str, ...]]:
@@ -112,11 +110,7 @@ def _classes(schema: Any) -> dict[str, tuple[str, ...]]:
 
 def _label_columns(schema: Any) -> tuple[list[str], list[str]]:
     """The columns of whole numbers, and those of text, perhaps by a dictionary."""
-    import pyarrow
-
-    types, numbers, texts = pyarrow.types, list[str](), list[str]()
-    for column in schema:
-        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        numbers += [column.name] if types.is_integer(column.type) else []
-        texts += [column.name] if types.is_string(kind) or types.is_large_string(kind) else []
+    numbers = [each.name for each in schema if re.fullmatch("u?int[0-9]+", str(each.type))]
+    kinds = ((each.name, each.type) for each in schema)
+    texts = [name for name, kind in kinds if is_text(kind.value_type if str(kind).startswith("dictionary") else kind)]
     return numbers, texts

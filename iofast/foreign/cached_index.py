@@ -8,7 +8,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast.containers.any_bytes import stored_stamps
+from iofast import kernel
+from iofast.containers.any_bytes import open_bytes, stored_stamps
 from iofast.containers.columns import Arrays, lacking
+from iofast.containers.file_bytes import FileBytes
 from iofast.containers.manifest import MAX_FIELDS, WHOLE, Manifest, Shard
 from iofast.containers.open_files import OpenFiles
-from iofast.errors import ContainerError, SourceError, unreadable
+from iofast.errors import ContainerError, DecodeError, IofastError, SourceError, unreadable
 from iofast.foreign.options import ForeignOptions
-from iofast.record import JSON_FIELD, LABEL_FIELD
+from iofast.record import JSON_FIELD, LABEL_FIELD, ImageInfo, image_field
 from iofast.remote.urls import absolute, is_url
 from iofast.source.arrays import Strings
 from iofast.source.cache import CachedIndex, cache_file, cached, load
@@ -70,6 +72,16 @@ class ForeignIndex(CachedIndex):
         """Whether any record has a label."""
         return bool((self.arrays["label"] >= 0).any())
 
+    def has_named(self, ours: str, theirs: str) -> bool:
+        """Whether any record has what the option `names` calls `ours=theirs`; of a label, whether one may have it."""
+        if ours == "label":  # the list of names ends after `MAX_NAMES`
+            member = JSON_FIELD if theirs.lower().startswith(f"{JSON_FIELD}/") else theirs
+            seen = {member, member.lower()}.intersection(self.names_seen)
+            return self.labelled or bool(seen) or len(self.names_seen) >= MAX_NAMES
+        if ours == "path":
+            return self.json is not None and b'"path":' in bytes(self.json.blob)
+        return ours in self.fields if ours != "image" else image_field(self.fields) is not None
+
     @property
     def unplaced(self) -> tuple[str, ...]:
         """Fields that are made from the index and are in no file. The records may have none of them."""
@@ -93,9 +105,6 @@ class ForeignIndex(CachedIndex):
             classes=self.classes,
             class_order=self.class_order,
         )
-
-
-NamedPart = tuple[str, str, str, bool]  # our name, the name in the files, its role, whether any record has it
 
 
 class Format(ABC):
@@ -136,10 +145,6 @@ class Format(ABC):
     def files(self, stamped: NDArray[np.int64]) -> OpenFiles:
         """The files; opening one that changed since it was indexed raises `ContainerError`."""
         return OpenFiles(self.paths, partial(check_unchanged, self.paths, stamped))  # picklable, as readers are
-
-    def named_parts(self, index: ForeignIndex) -> Iterable[NamedPart]:  # noqa: ARG002
-        """The names in the options, and whether any record has them."""
-        return ()
 
 
 def check_unchanged(paths: Sequence[str], stamped: NDArray[np.int64], number: int, status: os.stat_result) -> None:
@@ -205,9 +210,23 @@ def few_names(names: Iterable[Collection[str]]) -> tuple[str, ...]:
     return tuple(sorted(set[str]().union(*names))[:MAX_NAMES])
 
 
-def may_be_there(name: str | None, names: Collection[str]) -> bool:
-    """Whether a record may have a member or feature of this name; the list `names` ends after `MAX_NAMES`."""
-    return name in names or len(names) >= MAX_NAMES
+def opened(path: str) -> FileBytes:
+    """Open a file or an object. Raises `SourceError`, `StorageError`."""
+    try:
+        return open_bytes(path)
+    except IofastError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def described(read: Callable[[int, int], bytes], length: int, label: int = -1) -> ImageInfo:
+    """What the header of an image says, read by `kernel.probe`; no size if it is damaged."""
+    try:
+        header = kernel.probe(read, length)
+    except DecodeError:
+        return ImageInfo(label)
+    return ImageInfo(label, header.width, header.height, header.orientation)
 
 
 def _file(data: Format) -> Path | None:

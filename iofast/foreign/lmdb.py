@@ -8,22 +8,21 @@ file while it is open is an error.
 import os
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.containers.base import Located
 from iofast.containers.columns import FACTS, NOWHERE, Arrays, columns_of
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.lmdb_writer import RESERVED
-from iofast.errors import ContainerError, DecodeError
-from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format
+from iofast.errors import ContainerError
+from iofast.foreign.cached_index import MAX_RECORDS, ForeignIndex, Format, described
 from iofast.foreign.options import ForeignOptions
 from iofast.foreign.reader import ForeignReader
 from iofast.kernel.payload import HEAD
+from iofast.record import ImageInfo
 from iofast.source.arrays import Strings, StringsWriter
 from iofast.source.in_threads import in_threads
 from iofast.source.listing import printable
@@ -33,15 +32,6 @@ TEXT_FIELD = "label.txt"
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _NUMBERED = 0x02 | 0x08  # keys in reverse order, integer keys: irrelevant to a reader of all keys
-
-
-class Value(NamedTuple):
-    """What the head of a value says."""
-
-    width: int = 0
-    height: int = 0
-    orientation: int = 1
-    is_image: bool = True
 
 
 class LmdbFile(Format):
@@ -132,31 +122,29 @@ def _texts(keys: Strings, images: Strings) -> NDArray[np.int64]:
 
 
 def _read_heads(data: FileBytes, places: NDArray[np.int64]) -> Arrays:
-    """The members of `Value` of all entries, as columns."""
-    kinds = FACTS | {"is_image": "|b1"}
-    rows: Arrays = {name: np.zeros(len(places), kinds[name]) for name in Value._fields}
+    """Of all entries whether they are images, and width, height and orientation, as columns."""
+    rows: Arrays = {name: np.zeros(len(places), FACTS[name]) for name in ("width", "height", "orientation")}
+    rows["is_image"] = np.zeros(len(places), np.bool_)
 
     def read(start: int, stop: int) -> None:
         for row, (offset, length) in enumerate(places[start:stop].tolist(), start):
-            for name, member in _read_head(data, offset, length)._asdict().items():
-                rows[name][row] = member
+            info = _read_head(data, offset, length)
+            if info is not None:
+                rows["is_image"][row] = True
+                rows["width"][row], rows["height"][row] = info.width, info.height
+                rows["orientation"][row] = info.orientation
 
     in_threads(read, len(places), " entries", "indexing")
     return rows
 
 
-def _read_head(data: FileBytes, offset: int, length: int) -> Value:
-    """Whether a value is an image file. One with an unreadable header gets no size, and decoding it fails."""
+def _read_head(data: FileBytes, offset: int, length: int) -> ImageInfo | None:
+    """What the head of an image file says; nothing of one with an unreadable header, whose decoding will fail."""
     head = data[offset : offset + min(length, HEAD)]
-    has_magic = head.startswith(_MAGIC)
-    try:
-        if has_magic:
-            header = kernel.probe(lambda start, count: data[offset + start : offset + start + count], length)
-        else:
-            header = kernel.read_header(head)
-    except DecodeError:
-        return Value(is_image=has_magic)
-    return Value(header.width, header.height, header.orientation)
+    if head.startswith(_MAGIC):
+        return described(lambda start, count: data[offset + start : offset + start + count], length)
+    info = described(lambda start, count: head[start : start + count], len(head))
+    return info if info.width else None
 
 
 def _first(data: FileBytes, keys: Strings, places: NDArray[np.int64]) -> str:

@@ -1,7 +1,7 @@
 """Options for files of other programs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from iofast.errors import ContainerError, OptionError
@@ -32,7 +32,7 @@ class ForeignOptions:
         ):
             raise OptionError(f"names must be a mapping of names to names, found {self.names!r:.80}")
         object.__setattr__(self, "names", dict(self.names))
-        for name in sorted(set(self.names) - set(ROLES)):
+        for name in self.fields:
             if name in (*IMAGES, LABEL_FIELD, JSON_FIELD):
                 raise OptionError(f"names: expected {', '.join(ROLES)} or a further field, found {name!r}")
             try:
@@ -42,12 +42,17 @@ class ForeignOptions:
         if self.label_base not in (0, 1):
             raise OptionError(f"label_base must be 0 or 1, found {self.label_base!r}")
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names of further fields."""
+        return {name: theirs for name, theirs in sorted(self.names.items()) if name not in ROLES}
+
     @classmethod
     def of(cls, given: Self | Mapping[str, Any] | None) -> Self:
         """Make options from options, a mapping of their names, or None."""
         if isinstance(given, cls):
             return given
-        known = [member.name for member in fields(cls)]
+        known = ["names", "label_base"]
         if given is not None and not (isinstance(given, Mapping) and set(given) <= set(known)):
             raise OptionError(f"foreign must be ForeignOptions, or a mapping with {', '.join(known)}, found {given!r}")
         return cls(**(given or {}))

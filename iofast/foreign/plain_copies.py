@@ -20,8 +20,7 @@ from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.errors import ContainerError, SourceError, because, reason_of, unreadable
 from iofast.source.cache import SETTLED, locked
 from iofast.source.listing import printable
-from iofast.source.parquet import arrow, opened, row_batches
-from iofast.source.table import check_file
+from iofast.source.table import arrow, check_file, opened, row_batches
 
 ROWS = 64  # of a batch: some MB of photographs
 PAGES = {"buffer_size": 1 << 20, "pre_buffer": False}  # read one by one: a row group may be larger than memory

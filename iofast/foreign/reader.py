@@ -1,24 +1,21 @@
 """Random access to records in files of other programs, by their index."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.containers.base import Failures, Located, dense
 from iofast.containers.columns import columns_of
 from iofast.containers.located import locate_in
 from iofast.containers.open_files import FilesReader, OpenFiles
-from iofast.errors import ContainerError, DecodeError, OptionError
+from iofast.errors import ContainerError, OptionError
 from iofast.foreign.cached_index import ForeignIndex, Format, open_index, reopen_index
-from iofast.record import JSON_FIELD, KINDS, LABEL_FIELD, Record, field_of, format_key
+from iofast.record import JSON_FIELD, KINDS, LABEL_FIELD, Record, format_key
 from iofast.remote.urls import is_url
+from iofast.source.image_files import named_by_format
 from iofast.source.listing import few, printable
-
-_JPEG = KINDS[0]  # the image's field in some formats, whatever its encoding
 
 
 class ForeignReader(FilesReader):
@@ -77,11 +74,7 @@ class ForeignReader(FilesReader):
         """See `Reader.record`. An encoded image is named by its format."""
         row = int(dense(np.array([index]), len(self), self.path)[0])
         fields = self.all_values(np.array([row]))[0]
-        if self.renames and _JPEG in fields:
-            with contextlib.suppress(DecodeError):
-                name = field_of(kernel.read_header(fields[_JPEG]).format)
-                fields[name] = fields.pop(_JPEG)
-        return Record(self._key(row), dict(sorted(fields.items())))
+        return Record(self._key(row), named_by_format(fields) if self.renames else dict(sorted(fields.items())))
 
     def name(self, index: int) -> str:
         """`train-000000.tar: n01440764/0001`, or `train-00000-of-00008: record 17` of that file."""
@@ -100,8 +93,9 @@ class ForeignReader(FilesReader):
         """Raise `OptionError` for a name or a label base that fits no record."""
         if not len(self):
             return
-        for ours, theirs, role, exists in self.format.named_parts(index):
-            if not exists:
+        for ours, theirs in self.format.options.names.items() if index.names_seen else ():
+            if not index.has_named(ours, theirs):
+                role = {"label": "a label in", "path": "text in"}.get(ours, "bytes in")
                 words = f"no record has {role} {theirs!r} (names: {ours}={theirs})"
                 raise OptionError(f"{self.path}: {words}; they have {few(index.names_seen, 20)}")
         base = self.format.options.label_base

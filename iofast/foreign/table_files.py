@@ -12,9 +12,8 @@ from iofast.containers.container_suffixes import ARROW, PARQUET
 from iofast.containers.manifest import WHOLE, check_split_name
 from iofast.errors import ContainerError, SourceError, because, unreadable
 from iofast.source.listing import SPLIT_ORDER, split_rank
-from iofast.source.parquet import opened
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.table import check_file
+from iofast.source.table import check_file, opened
 
 DATASET, SPLITS = "state.json", "dataset_dict.json"  # what `save_to_disk` writes beside the tables of a data set
 DATA = "data"  # the Hub's folder of Parquet files
@@ -38,7 +37,7 @@ def find_tables(folder: Path) -> list[TableFile] | None:
     Raises `ContainerError` for a folder of `save_to_disk` that cannot be read.
     """
     if (folder / SPLITS).is_file():
-        names = _read(folder / SPLITS, "splits")
+        names = _listed(folder / SPLITS, _parsed(folder / SPLITS), "splits")
         return [file for name in names for file in _saved(folder / _name(folder, name), _name(folder, name))]
     if (folder / DATASET).is_file():
         return _saved(folder, None)
@@ -76,43 +75,43 @@ def is_image(column: Any) -> bool:
 
 def has_bytes(kind: Any) -> bool:
     """Whether values of an Arrow type are structs with a member `bytes`, as images of `datasets` are."""
-    import pyarrow
-
-    if not pyarrow.types.is_struct(kind):
-        return False
-    place = kind.get_field_index("bytes")
-    return place >= 0 and is_binary(kind.field(place).type)
+    members = [kind.field(number) for number in range(kind.num_fields)]
+    return str(kind).startswith("struct<") and any(each.name == "bytes" and is_binary(each.type) for each in members)
 
 
 def is_binary(kind: Any) -> bool:
     """Whether values of an Arrow type are bytes of any length."""
-    import pyarrow
+    return str(kind) in ("binary", "large_binary")
 
-    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+def is_text(kind: Any) -> bool:
+    """Whether values of an Arrow type are text."""
+    return str(kind) in ("string", "large_string")
 
 
 def _saved(folder: Path, split: str | None) -> list[TableFile]:
     """The tables that the `state.json` of a folder lists, in order."""
     state = folder / DATASET
-    listed = _read(state, "_data_files")
-    if _member(state, "_indices_files") or _member(state, "_indices_data_files"):
+    found = _parsed(state)
+    if found.get("_indices_files") or found.get("_indices_data_files"):
         raise ContainerError(f"{state}: its rows are a selection of others; save it again with a later `datasets`")
+    listed = _listed(state, found, "_data_files")
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
-    own = split or _member(state, "_split") or WHOLE
+    own = split or found.get("_split") or WHOLE
     files = [TableFile(os.fspath(folder / _name(state, name)), _name(state, own)) for name in names]
     if wrong := [file.path for file in files if not file.path.endswith(ARROW)]:
         raise ContainerError(f"{state} lists {wrong[0]!r:.200}, which is no {ARROW} file")
     return files
 
 
-def _read(path: Path, member: str) -> list[Any]:
-    found = _member(path, member)
-    if not isinstance(found, list) or not found:
+def _listed(path: Path, found: dict[str, Any], member: str) -> list[Any]:
+    listed = found.get(member)
+    if not isinstance(listed, list) or not listed:
         raise ContainerError(f"{path}: {member!r} is no list with entries")
-    return found
+    return listed
 
 
-def _member(path: Path, member: str) -> Any:
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         check_file(path)
         with path.open("rb") as file:
@@ -123,7 +122,7 @@ def _member(path: Path, member: str) -> Any:
         raise ContainerError(f"{path} is not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ContainerError(f"{path} is no JSON object")
-    return parsed.get(member)
+    return parsed
 
 
 def _name(where: Path, name: object) -> str:

@@ -11,19 +11,16 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
-from iofast.containers.any_bytes import open_bytes
 from iofast.containers.columns import RowsBuilder
 from iofast.containers.manifest import MAX_FIELDS
 from iofast.containers.tar import Member, TarFile
-from iofast.errors import ContainerError, DecodeError, IofastError, OptionError, because
-from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, NamedPart, few_names, joined, may_be_there
+from iofast.errors import ContainerError, OptionError
+from iofast.foreign.cached_index import MAX_NAMES, ForeignIndex, Format, described, few_names, joined, opened
 from iofast.foreign.options import ForeignOptions
 from iofast.record import (
     IMAGE_FIELDS,
@@ -57,7 +54,7 @@ class TarShards(Format):
 
     def __init__(self, paths: Sequence[str], options: ForeignOptions) -> None:
         super().__init__(paths, options)
-        self.names = TarNames.of(options)
+        self.names = TarNames(options)
 
     def scan(self, stamped: NDArray[np.int64]) -> ForeignIndex:  # noqa: ARG002
         """Read the headers of all members, several shards at a time."""
@@ -77,15 +74,6 @@ class TarShards(Format):
             left_out=tuple(self._left_out(scans, labelled=bool((arrays["label"] >= 0).any()))),
             names_seen=few_names(scan.names_seen for scan in scans),
         )
-
-    def named_parts(self, index: ForeignIndex) -> Iterator[NamedPart]:
-        for ours, theirs in self.options.names.items():
-            if ours == "label":
-                member = "json" if theirs.lower().startswith("json/") else theirs.lower()
-                yield ours, theirs, "a label in", index.labelled or may_be_there(member, index.names_seen)
-            else:
-                exists = image_field(index.fields) is not None if ours == "image" else ours in index.fields
-                yield ours, theirs, "a member", exists
 
     def _left_out(self, scans: Sequence[_ShardScan], *, labelled: bool) -> Iterator[str]:
         if lost := sum(scan.left_out for scan in scans):
@@ -118,12 +106,7 @@ class _ShardScan:
 
     def run(self) -> None:
         """Read all members of the shard. Raises `ContainerError`."""
-        try:
-            tar = TarFile(open_bytes(self.path))
-        except IofastError:
-            raise
-        except OSError as error:
-            raise ContainerError(f"{self.path} cannot be read: {because(error)}") from None
+        tar = TarFile(opened(self.path))
         self._read(tar.members(), tar)
         if len(np.unique(self._hashes)) < len(self._hashes):  # a key comes again: bring its members together
             first: dict[str, int] = {}
@@ -206,11 +189,11 @@ def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarName
     """Label, upright width and height, orientation; unknown ones as -1, 0, 0, 1."""
     members: dict[str, Any] = {}
     image = image_field(own)
-    wanted = names.json is not None or labelled is None or image in RAW_FIELDS
+    wanted = names.json != "" or labelled is None or image in RAW_FIELDS
     if JSON_FIELD in own and wanted and own[JSON_FIELD].size <= _MAX_JSON:
         members = json_members(tar.read(own[JSON_FIELD].offset, own[JSON_FIELD].size))
     label = _integer(members.get(names.json or "label"))
-    if labelled is not None and labelled.size <= _MAX_LABEL and names.json is None:
+    if labelled is not None and labelled.size <= _MAX_LABEL and not names.json:
         text = tar.read(labelled.offset, labelled.size).strip()
         label = int(text) if text.isdigit() and int(text) < 1 << 31 else -1
     if 0 <= label < names.base:
@@ -223,50 +206,39 @@ def _describe(own: Mapping[str, Member], labelled: Member | None, names: TarName
     if image not in IMAGE_FIELDS:
         return ImageInfo(label)
     place = own[image]
-    try:
-        header = kernel.probe(lambda start, count: tar.read(place.offset + start, count), place.size)
-    except DecodeError:
-        return ImageInfo(label)
-    return ImageInfo(label, header.width, header.height, header.orientation)
+    return described(lambda start, count: tar.read(place.offset + start, count), place.size, label)
 
 
 def _integer(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else -1
 
 
-@dataclass(frozen=True, slots=True)
 class TarNames:
-    """The names of `ForeignOptions`, indexed by the names in the files."""
+    """The names of `ForeignOptions`, by the names in the files. Raises `OptionError` for those that do not apply.
 
-    renamed: dict[str, str]  # name of a member without its key → field
-    hidden: frozenset[str]  # fields that only a renamed member can become
-    label: str | None  # the member with the label, if the options name one
-    json: str | None  # or the key of the label in the JSON member
-    base: int
+    `renamed` maps a member without its key to its field, `hidden` are fields that only a renamed member can become.
+    `label` is the member with the label, or `json` the key of the label in the JSON member, if the options name one.
+    """
 
-    @classmethod
-    def of(cls, options: ForeignOptions) -> Self:
-        """Raise `OptionError` for options that do not apply to tar shards."""
+    def __init__(self, options: ForeignOptions) -> None:
         names = {ours: theirs.lower() for ours, theirs in options.names.items()}
         if "path" in names:
             raise OptionError("names: the path of a sample in tar shards is its key; leave path= out")
-        image, label = names.pop("image", None), names.pop("label", None)
-        renamed = {theirs: ours for ours, theirs in names.items()}
-        hidden = set(names)
+        image, self.label = names.pop("image", None), names.pop("label", None)
+        self.json, self.base = "", options.label_base
+        self.renamed, self.hidden = {theirs: ours for ours, theirs in names.items()}, set(names)
         if image is not None:
             suffix = image.rpartition(".")[2]
             suffix = _SAME.get(suffix, suffix)
-            renamed[image] = suffix if suffix in IMAGE_FIELDS else "jpg"
-            hidden |= {*IMAGE_FIELDS, *RAW_FIELDS}
-        json = None
-        if label is not None and label.startswith(_JSON_MEMBER):
-            json, label = options.names["label"][len(_JSON_MEMBER) :], None
-        return cls(renamed, frozenset(hidden), label, json, options.label_base)
+            self.renamed[image] = suffix if suffix in IMAGE_FIELDS else "jpg"
+            self.hidden |= {*IMAGE_FIELDS, *RAW_FIELDS}
+        if self.label is not None and self.label.startswith(_JSON_MEMBER):
+            self.label, self.json = None, options.names["label"][len(_JSON_MEMBER) :]
 
     @property
     def label_from_index(self) -> bool:
         """Whether `cls` is made from the label, instead of being a member."""
-        return self.label is not None or self.json is not None or self.base > 0
+        return self.label is not None or self.json != "" or self.base > 0
 
     def field(self, member: str, taken: Container[str]) -> str | None:
         """The field of a member, or None to leave it out. `taken`: fields that the record has already."""

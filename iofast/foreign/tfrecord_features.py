@@ -5,17 +5,19 @@ The usual names are those of the ImageNet converters, TensorFlow Datasets, img2d
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from iofast.containers.tfrecord_example import ByteSpan, Feature, FeatureKind, integers, parse
 from iofast.errors import ContainerError
-from iofast.foreign.options import ROLES, ForeignOptions
+from iofast.foreign.options import ForeignOptions
+from iofast.source.image_files import IMAGE_FIELD
 
-IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image")
-LABELS = ("image/class/label", "label", "cls", "class", "target")
+USUAL = {
+    "image": ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_raw", "image/raw", "encoded_image"),
+    "label": ("image/class/label", "label", "cls", "class", "target"),
+    "path": ("image/filename", "file_name", "filename", "path"),
+}
 TEXTS = ("image/class/text", "image/class/name", "class_name")
-PATHS = ("image/filename", "file_name", "filename", "path")
 KEYS = ("key", "__key__", "iofast/key")
 
 _IMPLIED = ("height", "width", "channels", "colorspace", "format")
@@ -24,62 +26,40 @@ _IMPLIED_NAMES = frozenset((*_IMPLIED, *(f"image/{name}" for name in _IMPLIED)))
 MAX_TEXT = 4096  # bytes of a class name, path or key; longer ones are ignored
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureNames:
-    """The names of features that differ from the usual ones.
+def features_of(options: ForeignOptions, role: str) -> tuple[str, ...]:
+    """The names of features that may be the image, label or path of a record: the user's choice, or the usual ones."""
+    return (options.names[role],) if role in options.names else USUAL[role]
 
-    `image` (encoded, bytes), `label` (int64) and `path` (bytes) are names of features; None = the first of the usual
-    names that a record has. `label_base` is the number of the first class. `fields` adds bytes features as fields of
-    the records: pairs of field and feature, such as `("seg.png", "image/segmentation/class/encoded")`.
-    """
 
-    image: str | None = None
-    label: str | None = None
-    path: str | None = None
-    label_base: int = 0
-    fields: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def known(self) -> frozenset[str]:
-        """Features that are read, or that only describe the image."""
-        named = ((self.image, IMAGES), (self.label, LABELS), (self.path, PATHS))
-        read = [name for own, usual in named for name in (usual if own is None else (own,))]
-        return _IMPLIED_NAMES.union(read, TEXTS, KEYS, (own for _, own in self.fields))
-
-    @classmethod
-    def of(cls, options: ForeignOptions) -> Self:
-        """From the user's options. Raises `OptionError` for options that do not apply to TFRecord."""
-        names = dict(options.names)
-        image, label, path = (names.pop(role, None) for role in ROLES)
-        return cls(image, label, path, options.label_base, tuple(sorted(names.items())))
+def known(options: ForeignOptions) -> frozenset[str]:
+    """Features that are read, or that only describe the image."""
+    read = (name for role in USUAL for name in features_of(options, role))
+    return _IMPLIED_NAMES.union(read, TEXTS, KEYS, options.fields.values())
 
 
 class Understood(NamedTuple):
     """One record: the places of payloads in its data, and other values. None: the record has no such value."""
 
-    image: ByteSpan | None
-    label: int  # from 0, −1 = none
-    text: str | None  # the class's name, or the label's text without a number
-    json: bytes | None  # the field `json`: path and key
-    fields: list[ByteSpan | None]  # in the order of the options
-    features: frozenset[str]  # the names of all
+    places: dict[str, ByteSpan]  # by field: the image, and those in the options
+    label: int = -1  # from 0, −1 = none
+    text: str | None = None  # the class's name, or the label's text without a number
+    json: bytes = b""  # the field `json`: path and key
+    features: frozenset[str] = frozenset()  # the names of all
 
 
-def understand(data: bytes, options: FeatureNames) -> Understood:
+def understand(data: bytes, options: ForeignOptions) -> Understood:
     """Interpret one serialised Example. Raises `ContainerError` for other bytes or a label out of range."""
     features = parse(data)
-    texts = {
-        "key": _text(data, features, KEYS),
-        "path": _text(data, features, PATHS if options.path is None else (options.path,)),
-    }
-    known = {name: text for name, text in texts.items() if text is not None}
+    texts = {"key": _text(data, features, KEYS), "path": _text(data, features, features_of(options, "path"))}
+    told = {name: text for name, text in texts.items() if text is not None}
     label = _label(data, features, options)
+    places = {IMAGE_FIELD: _place(features, features_of(options, "image"))}
+    places |= {field: _place(features, (feature,), empty=True) for field, feature in options.fields.items()}
     return Understood(
-        image=_place(features, IMAGES if options.image is None else (options.image,)),
+        places={field: span for field, span in places.items() if span is not None},
         label=label,
         text=_text(data, features, TEXTS) or (_label_text(data, features, options) if label < 0 else None),
-        json=json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode() if known else None,
-        fields=[_place(features, (feature,), empty=True) for _, feature in options.fields],
+        json=json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode() if told else b"",
         features=frozenset(features),
     )
 
@@ -105,17 +85,16 @@ def _text(data: bytes, features: dict[str, Feature], names: Iterable[str]) -> st
         return None
 
 
-def _label_text(data: bytes, features: dict[str, Feature], options: FeatureNames) -> str | None:
+def _label_text(data: bytes, features: dict[str, Feature], options: ForeignOptions) -> str | None:
     """The text of a label that is a single text and no field."""
-    taken = {feature for _, feature in options.fields}
-    names = [name for name in (LABELS if options.label is None else (options.label,)) if name not in taken]
+    names = [name for name in features_of(options, "label") if name not in options.fields.values()]
     single = {name: features[name] for name in names if name in features and len(features[name].spans) == 1}
     return _text(data, single, names)
 
 
-def _label(data: bytes, features: dict[str, Feature], options: FeatureNames) -> int:
+def _label(data: bytes, features: dict[str, Feature], options: ForeignOptions) -> int:
     """The class index, or -1 for none or several. Decimal text counts as a number, as in WebDataset's `cls`."""
-    for name in LABELS if options.label is None else (options.label,):
+    for name in features_of(options, "label"):
         feature = features.get(name)
         if feature is None or len(feature.spans) != 1:
             continue

@@ -5,7 +5,7 @@ decodes other images (other_formats.py). Where the C code was not built, without
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -53,7 +53,6 @@ Context = implementation.Context
 crc32c = implementation.crc32c
 decode = implementation.decode
 decode_batch = implementation.decode_batch
-decode_each = implementation.decode_each
 finish_batch = implementation.finish_batch
 read_header = implementation.read_header
 read_rows = implementation.read_rows
@@ -75,6 +74,26 @@ def probe(read: Callable[[int, int], bytes], length: int) -> Header:
             if most >= length:
                 raise
     return read_header(payload[:])
+
+
+def decode_each(
+    context: Context,
+    source: Payloads,
+    boxes: NDArray[np.int32],
+    flips: NDArray[np.uint8],
+    outs: Sequence[NDArray[Any]],
+    status: NDArray[np.int32],
+    finish: Finish | None = None,
+) -> None:
+    """Decode images, each into its own array (height, width, 3) of any size and strides; see `decode_batch`.
+
+    One call of the C code per image, with its slices, takes 3.5 µs more than a single call for all: 3 % of a training
+    crop of a 256-pixel photograph, 1 % of the whole photograph.
+    """
+    for row, (out, _) in enumerate(zip(outs, status, strict=True)):
+        one = slice(row, row + 1)
+        own = None if finish is None else finish._replace(work=finish.work.rows(one))
+        decode_batch(context, source.rows(one), boxes[one], flips[one], out[None], status[one], 0, 1, own)
 
 
 def decode_into(

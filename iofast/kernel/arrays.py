@@ -8,14 +8,14 @@ import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from iofast.kernel.contract import MAX_BYTES, Status, StatusError, beyond, check_size
+from iofast.kernel.contract import MAX_BYTES, TURNED, Header, Status, StatusError, beyond, check_size
 from iofast.kernel.payload import Payload, stream
 
 Pixels = NDArray[Any]  # (height, width, channels)
@@ -33,31 +33,16 @@ _NONE, _DEFLATE = 1, (8, 32946)  # compressions of a TIFF; others cannot be unpa
 _LARGEST_SEGMENT = 1 << 24  # bytes that a strip or tile may have beyond the image: a tile of 512 x 512 x 16 samples
 
 
-class ArrayHeader(NamedTuple):
-    """What the header of an array says of an image. `width` and `height` are as stored."""
-
-    width: int
-    height: int
-    channels: int
-    type: str  # of TYPES
-    orientation: int = 1  # EXIF
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the pixels."""
-        return self.width * self.height * self.channels * np.dtype(self.type).itemsize
-
-
-def npy_header(data: Payload) -> ArrayHeader:
+def npy_header(data: Payload) -> Header:
     """Read the header of a `.npy`. Raises `StatusError` if it is no image."""
-    shape, _, dtype, _ = _npy_layout(data)
-    return ArrayHeader(shape[1], shape[0], shape[2], dtype.name)
+    (height, width, channels), _, dtype, _ = _npy_layout(data)
+    return Header("npy", width, height, 1, channels, False, type=dtype.name)
 
 
 def read_npy(data: bytes, max_pixels: int) -> Pixels:
     """Return the pixels of a `.npy`, a view of `data` if its order is C's. Raises `StatusError`."""
     shape, fortran, dtype, start = _npy_layout(data)
-    _check_limits(ArrayHeader(shape[1], shape[0], shape[2], dtype.name), max_pixels)
+    _check_limits(npy_header(data), max_pixels)
     count = shape[0] * shape[1] * shape[2]
     if len(data) - start != count * dtype.itemsize:
         status = Status.TRUNCATED if len(data) - start < count * dtype.itemsize else Status.CORRUPT
@@ -75,7 +60,7 @@ def write_npy(pixels: Pixels) -> bytes:
     return out.getvalue()
 
 
-def tiff_header(data: Payload) -> ArrayHeader:
+def tiff_header(data: Payload) -> Header:
     """Read the header of the first page of a TIFF. Raises `StatusError` if it is no image of `TYPES`."""
     with _first_page(data) as page:
         return _tiff_layout(page)
@@ -159,7 +144,7 @@ def _first_page(data: Payload) -> Iterator[Any]:
         raise StatusError(Status.CORRUPT, " ".join(str(error).split())[:200] or type(error).__name__) from error
 
 
-def _tiff_layout(page: Any) -> ArrayHeader:
+def _tiff_layout(page: Any) -> Header:
     shape, axes, kind = page.shape, page.axes, getattr(page.dtype, "name", "an unknown type")
     sides = {"YX": (*shape, 1), "YXS": shape, "SYX": (*shape[1:], shape[0])}.get(axes, ())
     if len(sides) != 3 or kind not in TYPES or not 1 <= sides[2] <= MAX_CHANNELS:
@@ -167,14 +152,16 @@ def _tiff_layout(page: Any) -> ArrayHeader:
         raise StatusError(Status.UNSUPPORTED, f"a TIFF of shape {shape} ({axes}) and {kind}: {expected}")
     tag = page.tags.get(_ORIENTATION)
     orientation = int(tag.value) if tag is not None and tag.value in range(1, 9) else 1
-    return ArrayHeader(int(sides[1]), int(sides[0]), int(sides[2]), kind, orientation)
+    height, width, channels = map(int, sides)
+    size = (height, width) if orientation in TURNED else (width, height)
+    return Header("tiff", *size, orientation, channels, False, type=kind)
 
 
-def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
+def _check_segments(page: Any, data: bytes, header: Header) -> None:
     """Raise `StatusError` for strips and tiles that would unpack to more than the header says."""
     across = page.tilewidth if page.is_tiled else page.imagewidth
     down = page.tilelength if page.is_tiled else min(page.rowsperstrip, page.imagelength)
-    samples = header.channels if page.planarconfig == 1 else 1
+    samples = header.components if page.planarconfig == 1 else 1
     size = int(across) * int(down) * samples * np.dtype(header.type).itemsize
     if size > _LARGEST_SEGMENT + header.nbytes:
         raise beyond("bytes", f"strips or tiles of {size} bytes in a TIFF of {header.nbytes}")
@@ -188,8 +175,8 @@ def _check_segments(page: Any, data: bytes, header: ArrayHeader) -> None:
             raise beyond("bytes", f"a strip or tile of more than {size} bytes")
 
 
-def _check_limits(header: ArrayHeader, max_pixels: int) -> None:
+def _check_limits(header: Header, max_pixels: int) -> None:
     check_size(header.width, header.height, max_pixels)
     if header.nbytes > MAX_BYTES:  # no loader would read it
-        shown = f"{header.width}x{header.height} pixels of {named(header.channels, header.type)}"
+        shown = f"{header.width}x{header.height} pixels of {named(header.components, header.type)}"
         raise beyond("bytes", f"{shown}, the limit is {MAX_BYTES} bytes")

@@ -208,14 +208,20 @@ class Counts(NamedTuple):
 class Header(NamedTuple):
     """Facts from the first bytes of an image. `width` and `height` are upright: after `orientation` was applied."""
 
-    format: str  # jpeg, png, webp, gif, bmp, tiff, ppm, avif
+    format: str  # of `pillow.format_of`
     width: int
     height: int
     orientation: int  # EXIF 1-8 that the decoder does not apply
-    components: int  # colour components: 1 grayscale, 3 RGB or YCbCr, 4 CMYK or with alpha
+    components: int  # 1 grayscale, 3 RGB or YCbCr, 4 CMYK or with alpha; the channels of an array
     progressive: bool
     restart: int = 0  # MCUs per restart interval of a JPEG, 0 = no restart markers
     mcus: int = 0  # MCUs per row of a JPEG as stored, 0 = unknown
+    type: str = "uint8"  # of the values of an array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pixels of an array."""
+        return self.width * self.height * self.components * np.dtype(self.type).itemsize
 
 
 class Transcoded(NamedTuple):

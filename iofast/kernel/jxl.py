@@ -1,7 +1,8 @@
 """The size of a JPEG XL, from its first bytes (ISO/IEC 18181): the plugin decodes an image while opening it."""
 
-from iofast.kernel.arrays import ArrayHeader
-from iofast.kernel.contract import TURNED, Status, StatusError
+from collections.abc import Callable
+
+from iofast.kernel.contract import TURNED, Header, Status, StatusError
 from iofast.kernel.payload import Payload
 
 CODESTREAM, CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
@@ -12,54 +13,47 @@ _MOST_BOXES = 64
 _HEAD = 64  # bytes of the codestream; size and orientation are within 12
 
 
-def header(data: Payload) -> ArrayHeader:
-    """Read width and height as the plugin gives them, and the orientation that it has not applied.
+def header(data: Payload) -> Header:
+    """Read the header: the upright size, and the orientation that the plugin does not apply.
 
     The plugin gives an image upright, unless the file is a JPEG that was packed without loss: that one it restores.
     Raises `StatusError`.
     """
     codestream, is_jpeg = _codestream(data)
-    bits = _Bits(codestream)
-    if bits.take(16) != 0x0AFF:
-        raise StatusError(Status.CORRUPT, "a JPEG XL without a codestream")
-    width, height = _size(bits)
-    orientation = 1
-    if not bits.take(1) and bits.take(1):  # not all by default, extra fields
-        orientation = 1 + bits.take(3)
-    if not is_jpeg:
-        width, height, orientation = (height, width, 1) if orientation in TURNED else (width, height, 1)
-    return ArrayHeader(width, height, 3, "uint8", orientation)
+    value, left = int.from_bytes(codestream, "little"), 8 * len(codestream)
 
-
-class _Bits:
-    """Bits of a codestream, the lowest of each byte first."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value, self._left = int.from_bytes(data, "little"), 8 * len(data)
-
-    def take(self, count: int) -> int:
-        """The next number of `count` bits."""
-        if count > self._left:
+    def take(count: int) -> int:
+        """The next number of `count` bits; the lowest of each byte come first."""
+        nonlocal value, left
+        if count > left:
             raise StatusError(Status.TRUNCATED, "the header of a JPEG XL")
-        value, self._value, self._left = self._value & ((1 << count) - 1), self._value >> count, self._left - count
-        return value
+        number, value, left = value & ((1 << count) - 1), value >> count, left - count
+        return number
+
+    if take(16) != 0x0AFF:
+        raise StatusError(Status.CORRUPT, "a JPEG XL without a codestream")
+    width, height = _size(take)
+    orientation = 1
+    if not take(1) and take(1):  # not all by default, extra fields
+        orientation = 1 + take(3)
+    size = (height, width) if orientation in TURNED else (width, height)
+    return Header("jxl", *size, orientation if is_jpeg else 1, 3, False)
 
 
-def _size(bits: _Bits) -> tuple[int, int]:
-    small = bits.take(1)
-    height = _side(bits, small)
-    ratio = bits.take(3)
-    if not ratio:
-        return _side(bits, small), height
+def _size(take: Callable[[int], int]) -> tuple[int, int]:
+    is_small = take(1)
+
+    def side() -> int:
+        if is_small:
+            return 8 * (1 + take(5))
+        count, offset = _SIDES[take(2)]
+        return take(count) + offset
+
+    height = side()
+    if not (ratio := take(3)):
+        return side(), height
     over, under = _RATIOS[ratio - 1]
     return height * over // under, height
-
-
-def _side(bits: _Bits, small: int) -> int:
-    if small:
-        return 8 * (1 + bits.take(5))
-    count, offset = _SIDES[bits.take(2)]
-    return bits.take(count) + offset
 
 
 def _codestream(data: Payload) -> tuple[bytes, bool]:

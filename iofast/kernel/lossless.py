@@ -8,7 +8,6 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,28 +37,15 @@ _ASSOCIATED, _PLANES, _RGB = 1, 2, 2  # values of ExtraSamples, PlanarConfigurat
 _DEEP = re.compile("(RGB|RGBA|RGBX);16[BLN]")
 
 
-class Whole(NamedTuple):
-    """An image as it is stored, and the EXIF orientation that makes it upright."""
-
-    pixels: Pixels  # (height, width, channels)
-    orientation: int
-
-    @property
-    def upright(self) -> tuple[int, int]:
-        """Width and height of the upright image."""
-        height, width = self.pixels.shape[:2]
-        return (height, width) if self.orientation in TURNED else (width, height)
-
-
 def header(data: Payload, max_pixels: int, max_memory: int) -> Header:
     """Read the header of any image. Raises `StatusError`, also beyond the limits, or any error of Pillow."""
     kind = pillow.format_of(data)
     if kind == "npy":
-        return _header(kind, arrays.npy_header(data))
+        return arrays.npy_header(data)
     if kind == "jxl" and pillow.plugin(kind):  # without decoding it
-        return _header(kind, jxl.header(data))
+        return jxl.header(data)
     opened = _opened(data, kind, max_pixels, max_memory)
-    return _header(kind, arrays.tiff_header(data)) if opened is None else pillow.header(opened)
+    return arrays.tiff_header(data) if opened is None else pillow.header(opened)
 
 
 def _opened(data: Payload, kind: str, max_pixels: int, max_memory: int = MAX_MEMORY) -> pillow.Opened | None:
@@ -72,33 +58,30 @@ def _opened(data: Payload, kind: str, max_pixels: int, max_memory: int = MAX_MEM
         raise
 
 
-def _header(kind: str, found: arrays.ArrayHeader) -> Header:
-    size = (found.height, found.width) if found.orientation in TURNED else (found.width, found.height)
-    return Header(kind, *size, found.orientation, found.channels, False)
+def read(data: bytes, max_pixels: int) -> Pixels:
+    """Read an image of any format without loss, turned by its EXIF orientation.
 
-
-def read(data: bytes, max_pixels: int) -> Whole:
-    """Read an image of any format without loss. Raises `StatusError`, or any error of Pillow."""
+    Raises `StatusError`, or any error of Pillow.
+    """
     kind = pillow.format_of(data)
     if kind == "npy":
-        return Whole(arrays.read_npy(data, max_pixels), 1)
+        return arrays.read_npy(data, max_pixels)
     opened = None if kind == "tiff" and not _pillow_reads(data) else _opened(data, kind, max_pixels)
     if opened is None:
-        return Whole(*arrays.read_tiff(data, max_pixels))
+        return turned(*arrays.read_tiff(data, max_pixels))
     pillow.check_end(opened)
     modes = _raw_modes(opened.image)  # loading forgets them
     lower = _lower_bytes(data, opened.image, max_pixels)
     opened.image.load()
     if lower is not None:
-        return Whole(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
-    return Whole(_samples(opened, modes), opened.orientation)
+        return turned(np.asarray(opened.image).astype(np.uint16) << 8 | lower, opened.orientation)
+    return turned(_samples(opened, modes), opened.orientation)
 
 
 @pillow.as_decode_errors()
 def upright(data: bytes) -> Pixels:
-    """An image with all its channels and bits, turned by its EXIF orientation. Raises `DecodeError`."""
-    whole = read(data, MAX_PIXELS)
-    return turned(whole.pixels, whole.orientation)
+    """As `read`. Raises `DecodeError`."""
+    return read(data, MAX_PIXELS)
 
 
 def shown(data: bytes) -> NDArray[np.uint8]:
@@ -131,7 +114,7 @@ def check_array(data: bytes, recipe: TranscodeRecipe) -> None:
     """Raise `StatusError` for an array, before it is read, that exceeds a limit of the recipe."""
     found = arrays.npy_header(data) if pillow.format_of(data) == "npy" else arrays.tiff_header(data)
     size = (found.width, found.height)
-    memory.check(recipe, size, len(data) + 2 * found.nbytes, arrays.named(found.channels, found.type))
+    memory.check(recipe, size, len(data) + 2 * found.nbytes, arrays.named(found.components, found.type))
 
 
 def is_deep(opened: pillow.Opened) -> bool:
@@ -139,31 +122,31 @@ def is_deep(opened: pillow.Opened) -> bool:
     image = opened.image
     if opened.format == "npy":
         found = arrays.npy_header(opened.data)
-        return found.type == "uint16" and found.channels in (1, 3)
+        return found.type == "uint16" and found.components in (1, 3)
     gray = image.mode.startswith("I;16") or (opened.format == "png" and image.mode == "I")  # I: before Pillow 11
     return gray or (image.mode == "RGB" and _deep_mode(image) is not None)
 
 
-def read_levels(data: bytes, max_pixels: int) -> Whole:
+def read_levels(data: bytes, max_pixels: int) -> Pixels:
     """As `read`, but white is 65,535 in gray of 9 to 16 bits: levels that a PNG shows as the image is meant."""
     opened = memory.opened(data, max_pixels)
     if opened.image.mode == "RGB":
         return read(data, max_pixels)
     opened.image.load()
-    return Whole(depth.to_wide(opened.image)[:, :, None], opened.orientation)
+    return turned(depth.to_wide(opened.image)[:, :, None], opened.orientation)
 
 
-def transcode(stored: Whole, recipe: TranscodeRecipe, kind: str) -> Transcoded:
-    """Resize and pad an image as `recipe` says, without loss of bits, to the field `kind`: `NPY` or `PNG`.
+def transcode(pixels: Pixels, recipe: TranscodeRecipe, kind: str) -> Transcoded:
+    """Resize and pad an upright image as `recipe` says, without loss of bits, to the field `kind`: `NPY` or `PNG`.
 
     Padding is 0, that of a PNG `pad_color`. Raises `StatusError`.
     """
-    framing, pixels = recipe.framing(*stored.upright), stored.pixels
+    framing = recipe.framing(*pixels.shape[1::-1])
     pixel, (width, height) = pixels.shape[2] * pixels.dtype.itemsize, framing.size
     planes = 4 * (pixels.shape[0] * pixels.shape[1] + width * framing.original[1] + width * height)  # of float32
     needed = 2 * pixels.nbytes + planes + 3 * pixel * math.prod(framing.canvas)  # file and array; result and its bytes
     memory.check(recipe, framing.original, needed, arrays.named(pixels.shape[2], pixels.dtype.name))
-    made = resample(turned(pixels, stored.orientation), framing.row, framing.window, recipe.filter)
+    made = resample(pixels, framing.row, framing.window, recipe.filter)
     levels = levels_of(recipe.pad_color or "black") if kind == PNG else (0, 0, 0)
     if made.shape[2] == 1 and len(set(levels)) > 1 and made.shape[1::-1] != framing.canvas:  # gray on a colour
         made = made.repeat(3, axis=2)

@@ -11,10 +11,8 @@ from PIL import Image
 from iofast.errors import DecodeError
 from iofast.kernel import _native, colour, markers, memory, other_formats, pillow, recode
 from iofast.kernel.contract import (
-    MAX_BYTES,
     MAX_MEMORY,
     MAX_PIXELS,
-    MAX_SIDE,
     MESSAGES,
     TURNED,
     WAYS,
@@ -30,13 +28,11 @@ from iofast.kernel.contract import (
 from iofast.kernel.native_batch import Context as Context
 from iofast.kernel.native_batch import borrowed, decode_one
 from iofast.kernel.native_batch import decode_batch as decode_batch
-from iofast.kernel.native_batch import decode_each as decode_each
 from iofast.kernel.native_batch import finish_batch as finish_batch
 from iofast.kernel.native_batch import read_rows as read_rows
 from iofast.kernel.other_formats import Buffer, as_bytes
 
 _INT_MAX = (1 << 31) - 1  # the limit of the C code's coordinates, including those of a virtual image
-_AS_PIXELS = MAX_BYTES // 3  # the limit in pixels where they are not encoded
 _KINDS = {"jpeg": Kind.ENCODED, "rgb": Kind.RGB}  # formats that the C code writes
 STANDARD, OPTIMAL = -1, 0  # Huffman tables: those of the JPEG standard, the best for one image
 
@@ -59,11 +55,11 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 def _header(data: Buffer) -> Header | None:
     """Return the header of a JPEG, or None for data that the C code does not support. Raises `DecodeError`."""
-    status, width, height, orientation, components, progressive, *intervals = _native.read_header(data)
+    status, width, height, orientation, components, progressive, restart, mcus = _native.read_header(data)
     if status == Status.UNSUPPORTED:
         return None
     _demand(status)
-    return Header("jpeg", width, height, orientation, components, bool(progressive), *intervals)
+    return Header("jpeg", width, height, orientation, components, bool(progressive), restart, mcus)
 
 
 def _demand(status: int) -> None:
@@ -142,7 +138,7 @@ def transcode(data: Buffer, recipe: TranscodeRecipe) -> Transcoded:
     with pillow.as_decode_errors():
         memory.check(recipe, (header.width, header.height), len(data) + needed, memory.mode_of(header))
     if pillow_encodes:
-        if fits and header.components <= 3 and _supports(framing, _AS_PIXELS):
+        if fits and header.components <= 3 and _too_large("rgb", framing, recipe) is None:
             return _encoded_by_pillow(data, header, recipe, stored, framing, profile)
         if recipe.truncated is None:
             # Pillow ignores damage that libjpeg only warns of
@@ -178,8 +174,7 @@ def _kept_if_whole(data: Buffer, header: Header, recipe: TranscodeRecipe) -> Tra
 def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str, framing: Fitted) -> Transcoded:
     """Decode, resample, crop, convert and encode as `stored`, all in the C code."""
     kind, original, window = _KINDS[stored], framing.original, framing.window
-    if not _supports(framing, recipe.max_pixels if kind == Kind.ENCODED else min(recipe.max_pixels, _AS_PIXELS)):
-        reason = recode.excess(stored, *window, recipe) or MESSAGES[Status.LIMIT]
+    if (reason := _too_large(stored, framing, recipe)) is not None:
         raise DecodeError(f"{reason} ({window[0]}x{window[1]} pixels after resizing)")
     # For some filters and formats a usual JPEG is decoded as a whole, and its planes are cropped. Otherwise only what
     # the window needs is decoded, and damage elsewhere would not show in any pixel. The nearest pixels may not include
@@ -208,10 +203,10 @@ def _encoded(data: Buffer, header: Header, recipe: TranscodeRecipe, stored: str,
     return Transcoded(payload, recode.FIELDS[stored], *window, 1, *original)
 
 
-def _supports(framing: Fitted, most: int) -> bool:
-    """Whether the C code can make this window, of at most `most` pixels."""
-    is_small = max(framing.window) <= MAX_SIDE and math.prod(framing.window) <= most
-    return is_small and max(framing.size) <= _INT_MAX
+def _too_large(stored: str, framing: Fitted, recipe: TranscodeRecipe) -> str | None:
+    """Explain why the C code cannot make this window as `stored`, or return None."""
+    reason = recode.excess(stored, *framing.window, recipe)
+    return MESSAGES[Status.LIMIT] if reason is None and max(framing.size) > _INT_MAX else reason
 
 
 def _profile(data: Buffer, components: int, recipe: TranscodeRecipe, kept: bool) -> bytes:

@@ -48,9 +48,6 @@ class _Stream(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readall(self) -> bytes:
         data = self._payload[self._at : len(self._payload)]
         self._at += len(data)

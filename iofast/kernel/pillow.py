@@ -193,7 +193,7 @@ def open_image(data: Payload, max_pixels: int, kind: str | None = None) -> Opene
     if kind == "tiff":
         _check_tiff(tiff_tags(data))
     if kind == "jxl":
-        check_size(*jxl.header(data)[:2], max_pixels)  # opening decodes it
+        check_size(*jxl.header(data)[1:3], max_pixels)  # opening decodes it
     source = _ShortReads(data[:]) if kind == "webp" else stream(data)
     try:
         image = opener(source)
@@ -235,17 +235,12 @@ def tiff_tags(data: Payload) -> Mapping[int, Any]:
         return {}
 
 
-def plugin(kind: str) -> type[ImageFile] | None:
-    """Return the plugin for a format, None if there is none."""
-    return _optional(kind) if kind in _OPTIONAL else _PLUGINS.get(kind)
-
-
 def _orientation(image: Image.Image, data: Payload) -> int:
     """Find the orientation in the metadata, whether or not this version of Pillow looks there."""
     if image.format == "JXL":
         return jxl.header(data).orientation
     if isinstance(image, PngImageFile):
-        return exif.orientation(*png.metadata(data))
+        return exif.orientation(*png.metadata(image, data))
     if isinstance(image, TiffImageFile):
         tag, xmp = image.tag_v2.get(_ORIENTATION), image.tag_v2.get(_XMP, b"")
         xmp = xmp[0] if isinstance(xmp, tuple) and xmp else xmp
@@ -280,14 +275,16 @@ _OPTIONAL = {  # by format: package, module and class of a plugin that need not 
 
 
 @cache
-def _optional(kind: str) -> type[ImageFile] | None:
-    """Return a plugin of `_OPTIONAL` if it is installed."""
+def plugin(kind: str) -> type[ImageFile] | None:
+    """Return the plugin for a format, None if there is none."""
+    if kind not in _OPTIONAL:
+        return _PLUGINS.get(kind)
     _, module, name = _OPTIONAL[kind]
     try:
-        plugin: type[ImageFile] = getattr(import_module(module), name)
+        found: type[ImageFile] = getattr(import_module(module), name)
     except ImportError:
         return None
-    return plugin
+    return found
 
 
 def _name(kind: str) -> str:

@@ -4,14 +4,17 @@ Pillow reads chunks behind the pixels only after decoding. Here the beginning an
 and more only if that does not reach back to the pixels.
 """
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.PngImagePlugin import PngImageFile, PngStream
 
-from iofast.kernel.payload import Payload
+from iofast.kernel.payload import Payload, stream
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: gray, gray with alpha, RGB, RGBA
@@ -21,39 +24,39 @@ _TAIL = 1 << 16  # bytes; the last chunk of pixels usually begins in there: libp
 _GUESSES = 16  # occurrences of the name IDAT to try: any data may contain it
 _MOST_CHUNKS = 1 << 16  # chunks to read, on either side of the pixels
 _MAX_TEXT = 1 << 26  # bytes of one chunk; Pillow refuses more text
-_MAX_UNPACKED = 1 << 20  # bytes of a decompressed text; Pillow refuses more
-_RAW, _XMP, _EXIF = b"Raw profile type exif", b"XML:com.adobe.xmp", b"exif"
+_TEXTS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 _ENDS = (b"IEND", b"fcTL", b"fdAT")  # Pillow stops at the second frame of an animation
+_RAW, _XMP = "Raw profile type exif", "XML:com.adobe.xmp"
 
 
-def metadata(data: Payload) -> tuple[bytes, bytes]:
-    """Return the EXIF block and the XMP packet of a PNG; b"" if there is none."""
-    found: dict[bytes, bytes] = {}
-    for kind, start, length in _chunks(data):
-        if kind == b"eXIf":
-            found[_EXIF] = data[start : start + min(length, _MAX_TEXT)]
-        elif kind in (b"tEXt", b"zTXt", b"iTXt"):
-            key, zero, _ = data[start : start + min(length, 80)].partition(b"\0")
-            if zero and (key in (_RAW, _XMP) or (key == _EXIF and kind == b"tEXt")):
-                found[key] = _text(kind, data[start + len(key) + 1 : start + min(length, _MAX_TEXT)])
-    return found[_EXIF] if _EXIF in found else _unhexed(found.get(_RAW, b"")), found.get(_XMP, b"")
+def metadata(image: PngImageFile, data: Payload) -> tuple[bytes, bytes]:
+    """Return the EXIF block and the XMP packet of an opened PNG; b"" if there is none."""
+    info = dict(image.info)
+    if image.tile:  # else it is loaded, and Pillow has read to the end
+        info |= _behind(data, image.tile[0][2] - 8)
+    block, xmp = _bytes(info.get("exif")), _bytes(info.get("xmp") or info.get(_XMP))  # Pillow 9.5 has the text alone
+    return block or _unhexed(_bytes(info.get(_RAW))), xmp
 
 
-def _chunks(data: Payload) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, offset, length) of the bodies of all chunks except pixels."""
-    for kind, at, length in _walk(data, 8):
-        if kind == b"IDAT":
-            pixels = at
-            break
-        if kind == b"IEND":
-            return
-        yield kind, at + 8, length
-    else:
-        return
-    for kind, at, length in _walk(data, _behind_pixels(data, pixels)):
-        if kind in _ENDS:
-            return
-        yield kind, at + 8, length
+def _bytes(value: object) -> bytes:
+    """A chunk's content; Pillow gives that of most texts as text."""
+    return value if isinstance(value, bytes) else str(value or "").encode("utf-8", "replace")
+
+
+def _behind(data: Payload, pixels: int) -> dict[Any, Any]:
+    """What Pillow finds in the chunks behind the pixels, the first chunk of which begins at `pixels`."""
+    file = stream(data)
+    file.seek(_behind_pixels(data, pixels))
+    found = PngStream(file)
+    with contextlib.suppress(Exception):  # damage ends the search, and Pillow's decoder ignores it
+        for _ in range(_MOST_CHUNKS):
+            kind, at, length = found.read()
+            if kind in _ENDS:
+                break
+            if kind in _TEXTS and length <= _MAX_TEXT:
+                found.call(kind, at, length)
+            file.seek(at + length + 4)
+    return found.im_info
 
 
 def _walk(data: Payload, at: int) -> Iterator[tuple[bytes, int, int]]:
@@ -86,24 +89,10 @@ def _behind_pixels(data: Payload, at: int) -> int:
     return end
 
 
-def _text(kind: bytes, body: bytes) -> bytes:
-    """Return the text behind the keyword of a text chunk; b"" if it cannot be decompressed."""
-    packed = kind == b"zTXt"
-    if kind == b"iTXt":
-        packed = body[:1] not in (b"", b"\0")
-        body = body[1:2] + b"".join(body[2:].split(b"\0", 2)[2:])
-    if not packed:
-        return body[1:] if kind == b"iTXt" else body
-    try:
-        return zlib.decompressobj().decompress(body[1:], _MAX_UNPACKED) if body[:1] == b"\0" else b""
-    except zlib.error:
-        return b""
-
-
 def _unhexed(text: bytes) -> bytes:
     """Decode a profile by ImageMagick: three lines (empty, name, length), then hexadecimal digits."""
     try:
-        return bytes.fromhex("".join(text.decode("latin-1").split("\n")[3:]))
+        return bytes.fromhex("".join(text.decode("utf-8", "replace").split("\n")[3:]))
     except ValueError:
         return b""
 

@@ -1,6 +1,5 @@
 """Transcoding of images that Pillow opens: any of them becomes what a container stores."""
 
-import math
 from io import BytesIO
 from typing import Any
 
@@ -99,24 +98,10 @@ def _padded(pixels: Image.Image, size: tuple[int, int], recipe: TranscodeRecipe)
 
 
 def _resized(opened: pillow.Opened, framing: Fitted, recipe: TranscodeRecipe) -> Image.Image:
-    goal = framing.size[::-1] if opened.orientation >= 5 else framing.size
-    scaled = _draft(opened, goal, recipe.reducing_gap)
     pixels, profile = colour.opaque(_decode(opened), colour.profile_of(opened.image), recipe)
-    if scaled:  # a box in the stored image, so the resize comes before the turn
-        small = pixels.resize(goal, pillow.FILTERS[recipe.filter], box=scaled)
-        resized = pillow.cut(pillow.turn(small, opened.orientation), framing.box)
-    else:
-        upright = pillow.turn(pixels, opened.orientation)
-        resized = _resample(upright, framing.row, framing.window, recipe.filter)
+    upright = pillow.turn(pixels, opened.orientation)
+    resized = _resample(upright, framing.row, framing.window, recipe.filter)
     return colour.to_srgb(resized, profile)  # last: LittleCMS takes 24 ns per pixel, and most images are smaller now
-
-
-def _draft(opened: pillow.Opened, size: tuple[int, int], gap: float) -> tuple[float, float, float, float] | None:
-    """Make Pillow decode a JPEG at 1/2, 1/4 or 1/8 and return the box of the whole image there; None: in full."""
-    if opened.format != "jpeg" or not gap:
-        return None
-    drafted = opened.image.draft(None, (math.ceil(size[0] * gap), math.ceil(size[1] * gap)))
-    return None if drafted is None or opened.image.size == opened.size else drafted[1]
 
 
 def _decode(opened: pillow.Opened) -> Image.Image:

@@ -85,21 +85,6 @@ def _window(source: Payloads, row: int, box: list[int], size: tuple[int, ...], o
         return np.asarray(pillow.resample(image, tuple(box), (size[0], size[1]), options.filter).convert("RGB"))
 
 
-def decode_each(
-    context: Context,
-    source: Payloads,
-    boxes: NDArray[np.int32],
-    flips: NDArray[np.uint8],
-    outs: list[NDArray[Any]],
-    status: NDArray[np.int32],
-    finish: Finish | None = None,
-) -> None:
-    """See `native_batch.decode_each`."""
-    for row, out in enumerate(outs):
-        one = slice(row, row + 1)
-        decode_batch(context, source.rows(one), boxes[one], flips[one], out[None], status[one], 0, 1, finish)
-
-
 def finish_batch(context: Context, images: NDArray[np.uint8], finish: Finish, out: NDArray[Any]) -> None:  # noqa: ARG001
     """See `native_batch.finish_batch`: Normalize only."""
     if finish.work.steps.size or finish.work.erased.size or finish.work.mixes or finish.type == "bfloat16":

@@ -141,7 +141,7 @@ def _fields(reader: Reader, options: SourceOptions, *, unlabelled: bool) -> dict
     there = reader.manifest.fields
     sides = parse_sides(options.fields)
     if sides:
-        named = {plain_suffix(side.suffix): side.field for side in sides}
+        named = {plain_suffix(suffix): field for field, suffix in sides.items()}
         if missing := [name for name in named if name not in there]:
             raise OptionError(f"fields: {missing[0]!r} is not a field of the records, which have {few(there, 20)}")
         return named

@@ -1,8 +1,7 @@
 """Files beside the image of a sample: in folders found by their names, in manifests named by columns."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,28 +16,22 @@ _OWN = {JSON_FIELD: "meta.json", **dict.fromkeys(_IMAGES, "mask.png")}  # packin
 _TAKEN = (*IMAGE_FIELDS, *RAW_FIELDS, JSON_FIELD, LABEL_FIELD)
 
 
-class Side(NamedTuple):
-    """Files `<stem><suffix>` beside the images `<stem>.jpg`, and the field that they become."""
-
-    suffix: str
-    field: str
-
-
-def parse_sides(fields: str | Sequence[str]) -> tuple[Side, ...]:
+def parse_sides(fields: str | Sequence[str]) -> dict[str, str]:
     """Parse the option `fields`: `txt`, `seg.png`, `_mask.gif`, `json=boxes.json` (a suffix, then the field's name).
 
-    A suffix that begins with a letter or digit gets a dot before it. Raises `OptionError`.
+    Returns the suffix of each field: the files `<stem><suffix>` beside images `<stem>.jpg`. One that begins with a
+    letter or digit gets a dot before it. Raises `OptionError`.
     """
-    sides: list[Side] = []
+    sides: dict[str, str] = {}
     for text in names_of(fields):
         suffix, _, named = text.partition("=")
         if not suffix or "/" in suffix:
             raise OptionError(f"fields must be suffixes of files such as seg.png or txt, found {text!r}")
         field = field_name(named, text) if named else side_field(plain_suffix(suffix), text)
-        if any(field == other.field for other in sides):
+        if field in sides:
             raise OptionError(f"fields: {text!r} would become the field {field!r}, as one before it")
-        sides.append(Side(("." if suffix[0].isalnum() else "") + suffix, field))
-    return tuple(sides)
+        sides[field] = ("." if suffix[0].isalnum() else "") + suffix
+    return sides
 
 
 def plain_suffix(suffix: str) -> str:
@@ -71,22 +64,22 @@ def field_name(wanted: str, text: str) -> str:
 
 
 def attach(
-    paths: Strings, sides: Iterable[Side], found: Mapping[str, Mapping[str, str]]
+    paths: Strings, sides: Mapping[str, str], found: Mapping[str, Mapping[str, str]]
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """Return warnings and, for each side, a column with each image's file.
+    """Return warnings and, for each of `sides` (see `parse_sides`), a column with each image's file.
 
     `found` maps a suffix to its files: path without the suffix to the suffix as written.
     """
     columns, warnings = [], []
     stems = [os.path.splitext(os.fsdecode(path))[0] for path in paths]
-    for side in sides:
-        files = found[side.suffix]
+    for field, suffix in sides.items():
+        files = found[suffix]
         written = [files.get(stem) for stem in stems]
         if missing := written.count(None):
-            warnings.append(f"images without a file {side.suffix!r}: {missing:,} of {len(stems):,}")
+            warnings.append(f"images without a file {suffix!r}: {missing:,} of {len(stems):,}")
         if lone := set(files).difference(stems):
-            warnings.append(f"files {side.suffix!r} without an image left out: {len(lone):,} ({few(sorted(lone), 3)})")
+            warnings.append(f"files {suffix!r} without an image left out: {len(lone):,} ({few(sorted(lone), 3)})")
         names = ("" if end is None else stem + end for stem, end in zip(stems, written, strict=True))
         states = np.array([MISSING if end is None else FILE for end in written], np.uint8)
-        columns.append(Column(side.field, Strings.gather(map(os.fsencode, names)), states))
+        columns.append(Column(field, Strings.gather(map(os.fsencode, names)), states))
     return tuple(columns), warnings

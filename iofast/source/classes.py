@@ -20,12 +20,25 @@ def natural_key(name: str) -> list[str | int]:
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
-def order_classes(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:
+def order_classes(names: Collection[str], class_order: str, root: Path) -> tuple[list[str], list[str]]:
     """Return `names` in the given order, and warnings. Raises `SourceError`.
 
     With the order `file`, `classes.txt` in `root` must list all of `names`, and may list others.
     """
-    ordered, warnings = _ordered(names, class_order, root)
+    lexicographic, warnings = sorted(names), list[str]()
+    ordered = lexicographic
+    natural = sorted(lexicographic, key=lambda name: (natural_key(name), name))
+    if class_order == "file":
+        ordered, warnings = _order_of_file(names, root / CLASS_FILE)
+    elif natural != lexicographic:
+        pairs = enumerate(zip(lexicographic, natural, strict=True))
+        at, (one, other) = next(each for each in pairs if each[1][0] != each[1][1])
+        usual = ", in which models trained with ImageFolder expect them" if class_order == "lexicographic" else ""
+        warnings.append(
+            f"lexicographic and natural class order differ: class {at} is {printable(one)!r} or {printable(other)!r}; "
+            f"the {class_order} order is used{usual}"
+        )
+        ordered = natural if class_order == "natural" else lexicographic
     return ordered, warnings + look_alikes(ordered)
 
 
@@ -36,22 +49,6 @@ def look_alikes(names: Iterable[str]) -> list[str]:
     more = f" and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
     # with escapes because they may print the same
     return [f"classes that look alike are different classes: {one!a} and {two!a}{more}" for one, two in pairs[:1]]
-
-
-def _ordered(names: Collection[str], class_order: str, root: Path | None) -> tuple[list[str], list[str]]:
-    if class_order == "file" and root is not None:
-        return _order_of_file(names, root / CLASS_FILE)
-    lexicographic = sorted(names)
-    natural = sorted(lexicographic, key=lambda name: (natural_key(name), name))
-    ordered = natural if class_order == "natural" else lexicographic
-    if natural == lexicographic:
-        return ordered, []
-    at = next(index for index, (one, other) in enumerate(zip(lexicographic, natural, strict=True)) if one != other)
-    return ordered, [
-        f"lexicographic and natural class order differ: class {at} is {printable(lexicographic[at])!r} or "
-        f"{printable(natural[at])!r}; the {class_order} order is used"
-        + (", in which models trained with ImageFolder expect them" if class_order == "lexicographic" else "")
-    ]
 
 
 def check_distinct(names: Collection[str], root: Path | str) -> tuple[str, ...]:

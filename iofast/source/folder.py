@@ -11,22 +11,20 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from iofast import kernel
 from iofast.containers.base import UNREADABLE, Failures, Located, Reader, dense
 from iofast.containers.columns import ABSENT
 from iofast.containers.file_bytes import bounded
 from iofast.containers.manifest import Manifest, Shard
-from iofast.errors import DecodeError, SourceError
+from iofast.errors import SourceError
 from iofast.kernel import Payloads
-from iofast.record import JSON_FIELD, LABEL_FIELD, Record, field_of, format_key
+from iofast.record import JSON_FIELD, LABEL_FIELD, Record, format_key
 from iofast.source.classes import instead_of
 from iofast.source.folder_index import FolderIndex, open_index, reopen_index
-from iofast.source.image_files import beginning, content, open_file
+from iofast.source.image_files import IMAGE_FIELD, beginning, content, named_by_format, open_file
 from iofast.source.listing import Listing, printable
 
 _log = logging.getLogger("iofast")
 
-IMAGE_FIELD = "jpg"  # what the manifest and `locate` call the image, whatever its real format
 # Most files open at a time in one reader, over all threads; fewer if the process may have few. Further files are read
 # into memory: 35 us for a file of 110 KiB, mostly for fresh memory, where opening costs 4.
 MAX_DESCRIPTORS = 64
@@ -143,14 +141,7 @@ class FolderReader(Reader):
 
     def record(self, index: int) -> Record:
         """The record that packing without any change would make of this file."""
-        data = content(self.source.file(index))
-        try:
-            image = field_of(kernel.read_header(data).format)
-        except DecodeError:
-            image = field_of(os.path.splitext(self.name(index))[1][1:].lower())
-        base = os.fsencode(self.source.root)
-        files = {field: content(os.path.join(base, path)) for field, path in self.source.files(index)}
-        return Record(format_key(index), {image: data, **self._listed(index), **files})
+        return Record(format_key(index), named_by_format(self.all_values(np.array([index]))[0]))
 
     def note_changed(self, index: int, now: str) -> None:
         """See `Reader.note_changed`. The next opening builds the index again."""

@@ -1,5 +1,7 @@
 """Open, read and probe the files of a plain folder. Nothing here blocks on a pipe or trusts a length."""
 
+import contextlib
+import errno
 import os
 import stat
 
@@ -8,9 +10,24 @@ from iofast.containers.base import UNREADABLE
 from iofast.containers.file_bytes import advice, none_left, opened
 from iofast.errors import DecodeError, SourceError
 from iofast.kernel.contract import MAX_BYTES
+from iofast.record import field_of
 from iofast.source.listing import printable
 
+IMAGE_FIELD = "jpg"  # what indexes of other programs' files and of folders call an image, whatever its format
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block forever
+
+
+def _regular(path: bytes) -> tuple[int, os.stat_result]:
+    """Descriptor and status of a regular file. Raises `OSError`."""
+    try:
+        descriptor = opened(path, _FLAGS)
+    except ValueError as error:  # a NUL in the path, which only a damaged index has
+        raise OSError(errno.EINVAL, str(error)) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a file")
+    return descriptor, status
 
 
 def open_file(path: bytes) -> tuple[int, int]:
@@ -19,18 +36,12 @@ def open_file(path: bytes) -> tuple[int, int]:
     Raises `SourceError` if no descriptor is left: that is no property of the file, and the next one would fail too.
     """
     try:
-        descriptor = opened(path, _FLAGS)
-    except ValueError:  # a NUL in the path, which only a damaged index has
-        return UNREADABLE, 1
+        descriptor, status = _regular(path)
     except OSError as error:
         if none_left(error):
             raise SourceError(f"cannot open {printable(path)}: {str(error.strerror).lower()}{advice(error)}") from None
         return UNREADABLE, 1
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        return descriptor, status.st_size
-    os.close(descriptor)
-    return UNREADABLE, 1
+    return descriptor, status.st_size
 
 
 def beginning(path: bytes, length: int = MAX_BYTES) -> bytes | None:
@@ -49,22 +60,24 @@ def beginning(path: bytes, length: int = MAX_BYTES) -> bytes | None:
 def content(path: bytes) -> bytes:
     """All bytes of a regular file of at most `MAX_BYTES`. Raises `SourceError`."""
     try:
-        with open(opened(path, _FLAGS), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(f"cannot read {printable(path)}: it is not a file")
+        descriptor, status = _regular(path)
+        with open(descriptor, "rb") as file:
             data = file.read(min(status.st_size, MAX_BYTES) + 1)  # allocates this much before it reads
             if len(data) > status.st_size:  # the file has grown
                 data += file.read(MAX_BYTES)
     except OSError as error:
         raise SourceError(f"cannot read {printable(path)}: {error.strerror or error}{advice(error)}") from None
-    except SourceError:  # a ValueError, too
-        raise
-    except ValueError as error:  # a NUL in the path, which only a damaged index has
-        raise SourceError(f"cannot read {printable(path)}: {error}") from None
     if len(data) > MAX_BYTES:
         raise SourceError(f"{printable(path)} has more than {MAX_BYTES} bytes")
     return data
+
+
+def named_by_format(fields: dict[str, bytes]) -> dict[str, bytes]:
+    """The fields of a record whose image `jpg` may have any format, with the image named by it."""
+    with contextlib.suppress(KeyError, DecodeError):
+        name = field_of(kernel.read_header(fields[IMAGE_FIELD]).format)
+        fields[name] = fields.pop(IMAGE_FIELD)
+    return dict(sorted(fields.items()))
 
 
 def read_header(path: bytes) -> tuple[int, int, int, int, int]:

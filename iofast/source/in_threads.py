@@ -1,7 +1,7 @@
 """Work on ranges of rows in threads, with a progress bar."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 
 from iofast.bars import open_bar
 
@@ -17,14 +17,8 @@ def in_threads(work: Callable[[int, int], object], count: int, unit: str, title:
     if count <= chunk:
         work(0, count)
         return
-    pool = ThreadPoolExecutor(THREADS, "iofast-headers")
-    try:
-        ranges = [(start, min(start + chunk, count)) for start in range(0, count, chunk)]
-        tasks = {pool.submit(work, *each): each for each in ranges}
-        with open_bar(count, unit, title, delay=1) as bar:
-            for task in as_completed(tasks):
-                task.result()
-                start, stop = tasks[task]
-                bar.update(stop - start)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    starts, stops = range(0, count, chunk), [*range(chunk, count, chunk), count]
+    with ThreadPoolExecutor(THREADS, "iofast-headers") as pool, open_bar(count, unit, title, delay=1) as bar:
+        done = pool.map(work, starts, stops)  # an error cancels the rest
+        for start, stop, _ in zip(starts, stops, done, strict=True):
+            bar.update(stop - start)

@@ -12,7 +12,7 @@ from iofast.containers.manifest import MAX_CLASS_NAME, MAX_CLASSES
 from iofast.errors import SourceError
 from iofast.source.classes import CLASS_FILE, look_alikes, order_classes, read_class_file
 from iofast.source.listing import printable
-from iofast.source.table import BYTES, JSON, ColumnValues, printable_column
+from iofast.source.table import BYTES, JSON, printable_column
 
 LABEL_COLUMNS = ("label", "class", "target", "category")  # in any case
 
@@ -22,6 +22,7 @@ _LIKE_LABELS = re.compile("label|class|target|categor", re.IGNORECASE)
 _NUMBERS = re.compile("(label|class|target|category)[ _-]?(id|idx|index)", re.IGNORECASE)
 _NAMES = re.compile("(label|class|target|category)[ _-]?(name|text)", re.IGNORECASE)
 
+Cells = Iterable[tuple[bytes, int]]  # value and kind of each row, as of `ColumnValues`
 Labels = tuple[NDArray[np.int32], tuple[str, ...] | None, list[str]]  # by row, names of classes, warnings
 
 
@@ -38,7 +39,7 @@ def numbers_and_names(numbers: Iterable[str], texts: Iterable[str]) -> tuple[str
     return (own[0], names[0]) if len(own) == len(names) == 1 else None
 
 
-def are_numbers(cells: ColumnValues) -> bool:
+def are_numbers(cells: Cells) -> bool:
     """Whether every cell is a class number, -1, or empty."""
     for value, kind in cells:
         found = None if kind == BYTES else _WHOLE.fullmatch(value.strip())
@@ -47,9 +48,7 @@ def are_numbers(cells: ColumnValues) -> bool:
     return True
 
 
-def class_names(
-    labels: NDArray[np.int32], cells: ColumnValues, column: str
-) -> tuple[tuple[str, ...] | None, list[str]]:
+def class_names(labels: NDArray[np.int32], cells: Cells, column: str) -> tuple[tuple[str, ...] | None, list[str]]:
     """Names of the classes, by label, from the names in each row.
 
     None, with a warning, unless each class has one name and each name one class.
@@ -73,11 +72,17 @@ def class_names(
     return tuple(found[label] for label in range(count)) or None, look_alikes(found.values())
 
 
-def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callable[[int, str], NoReturn]) -> Labels:
+def read_labels(
+    cells: Cells,
+    class_order: str,
+    path: Path,
+    fail: Callable[[int, str], NoReturn],
+    names: tuple[str, ...] | None = None,
+) -> Labels:
     """Labels by row, class names (None if the labels are numbers without names), warnings.
 
-    `path` is the list, beside which a file of classes may lie; `fail` raises an error about a row. Raises
-    `SourceError`.
+    `path` is the list, beside which a file of classes may lie; `fail` raises an error about a row. `names` are those of
+    classes with numbers, if they are known. Raises `SourceError`.
     """
     values, known = [], dict[bytes, bytes]()  # equal texts once: a list of 10^8 rows has few classes
     for row, (value, kind) in enumerate(cells):
@@ -88,9 +93,9 @@ def read_labels(cells: ColumnValues, class_order: str, path: Path, fail: Callabl
         values.append(known.setdefault(text, text))
     given = set(known)
     absent = {value for value in given if not value or value.lower() == b"nan"}
-    numbers, names, warnings = dict.fromkeys(absent, -1), None, list[str]()
+    numbers, warnings = dict.fromkeys(absent, -1), list[str]()
     if all(map(_WHOLE.fullmatch, given - absent)):
-        names = read_class_file(path.parent / CLASS_FILE) if class_order == "file" else None
+        names = read_class_file(path.parent / CLASS_FILE) if class_order == "file" else names
         most = len(names) - 1 if names else _MOST
         for value in given - absent:
             numbers[value] = int(value.partition(b".")[0])

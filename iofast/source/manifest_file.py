@@ -11,7 +11,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +64,7 @@ PATH_COLUMN, SPLIT_COLUMN = "file_name", "split"
 
 
 def read_manifest(
-    path: Path, options: SourceOptions, root: str | None = None, rows: Callable[[], Iterator[PlacedRow]] | None = None
+    path: Path, options: SourceOptions, root: str | None = None, rows: Iterable[PlacedRow] | None = None
 ) -> Listing:
     """The images of a manifest file, or of `rows`. Raises `SourceError` naming file and line.
 
@@ -125,7 +125,7 @@ def _versions(table: Table, root: str | None, paths: Strings, columns: Sequence[
                     RemotePath.of(os.fsdecode(value))
                 except OptionError as error:
                     where = f" of {column}" if column else ""
-                    raise OptionError(f"{table.path}, line {table.line(row)[1]}: the path{where}: {error}") from None
+                    raise OptionError(f"{table.path}, line {table.lines[row]}: the path{where}: {error}") from None
     return {name: look_up(root or os.fspath(table.path.parent), strings) for name, strings in named.items()}
 
 
@@ -200,26 +200,21 @@ def _splits(
     """Split ranges in packing order, and the listing row of each position if that order differs from the rows'."""
     if cells is None or not cells.kinds.any():
         return ((WHOLE, 0, len(table)),), None
-    values, found = [], dict[bytes, bytes]()
+    values, rows = [], dict[bytes, int]()  # each split, and the row that names it first
     for row, (value, kind) in enumerate(cells):
-        text = value.strip()
-        if kind != TEXT or text not in found:
-            found[text] = _checked_split(table, row, text, kind)
-        values.append(found[text])
-    names = sorted((value.decode() for value in found), key=split_rank)
+        values.append(value.strip())
+        if kind != TEXT or values[-1] == WHOLE.encode():
+            table.fail(row, f"expected the name of a split, in each row or in none, and not {WHOLE!r}")
+        rows.setdefault(values[-1], row)
+    for value, row in rows.items():
+        try:
+            check_split_name(value.decode("utf-8", "backslashreplace"))
+        except ContainerError as error:
+            table.fail(row, str(error))
+    names = sorted((value.decode() for value in rows), key=split_rank)
     ranks = {name.encode(): rank for rank, name in enumerate(names)}
     counts, order = stable_order(np.array([ranks[value] for value in values], np.int32), len(names))
     return ranges(zip(names, counts, strict=True)), order
-
-
-def _checked_split(table: Table, row: int, value: bytes, kind: int) -> bytes:
-    if kind != TEXT or value == WHOLE.encode():
-        table.fail(row, f"expected the name of a split, in each row or in none, and not {WHOLE!r}")
-    try:
-        check_split_name(value.decode("utf-8", "backslashreplace"))
-    except ContainerError as error:
-        table.fail(row, str(error))
-    return value
 
 
 def _file_field(table: Table, name: str, *, mask: bool) -> Column:
@@ -314,7 +309,7 @@ def read_metadata(root: Path, names: Sequence[str], images: bytes, options: Sour
         missing = len(unlisted)
         yield from ((root / path, 1, place(path)) for path in unlisted)
 
-    source = read_manifest(root / names[0], options, rows=rows)
+    source = read_manifest(root / names[0], options, rows=rows())
     warnings = [f"images without a row in {few(names)}: {missing:,}"] if missing else []
     return replace(source, root=root, kind="metadata", warnings=(*source.warnings, *warnings))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from iofast.source.listing import SPLIT_ORDER, Listing, few, ranges, split_rank
 from iofast.source.manifest_file import SUFFIXES, read_manifest, read_metadata, usable
 from iofast.source.options import SourceOptions
 from iofast.source.suffixes import EXTENSIONS
-from iofast.source.walk import Ancestors, Folder, LocalTree, Walk, joined
+from iofast.source.walk import Groups, LocalTree, Walk
 
 if TYPE_CHECKING:
     from iofast.source.objects import ObjectTree
@@ -38,8 +38,6 @@ PART_FOLDERS = (
 
 _NUMBERS = re.compile("[0-9]+(?=-of-[0-9])|(?<=-of-)[0-9]+")  # in the name of a shard: train-00000-of-01024
 
-Groups = dict[str, bytes]  # class folder -> paths of its images, each followed by a NUL; "" without class folders
-
 
 @dataclass(slots=True)
 class _Scan:
@@ -48,16 +46,16 @@ class _Scan:
     tree: LocalTree | ObjectTree
     beside: Path
     options: SourceOptions
-    walk: Walk
-    warnings: list[str] = field(default_factory=list)
+    walk: Walk = field(init=False)
+    warnings: list[str] = field(init=False)
 
     def source(self) -> Listing:
         """The listing. Raises `SourceError`, `OptionError`."""
         root, options, sides = self.tree.root, self.options, parse_sides(self.options.fields)
-        found = self._found([side.suffix for side in sides], arrays=False)
-        if not any(map(_filled, found.values())):  # beside other images, `.npy` files are features, masks or depths
-            found = self._found([side.suffix for side in sides], arrays=True)
-        splits = {split: groups for split, groups in found.items() if _filled(groups)}
+        found = self._splits([*sides.values()])
+        if not any(self.walk.folders.values()):  # beside other images, `.npy` files are features, masks or depths
+            found = self._splits([*sides.values()], arrays=True)
+        splits = {split: groups for split, groups in found.items() if _count(*groups.values())}
         if not splits:
             raise SourceError(f"no images in {root}: looked for {' '.join(EXTENSIONS)}, found {self._nothing()}")
         if empty := [split for split in found if split not in splits]:
@@ -72,13 +70,13 @@ class _Scan:
         classes = self._classes(splits)
         numbers = {"": -1} | {name: label for label, name in enumerate(classes or ())}
         parts = [(label, own[name]) for own in splits.values() for name, label in numbers.items() if name in own]
-        paths = Strings.split(b"".join(images for _, images in parts))
+        paths = Strings.split(b"".join(images for _, own in parts for images in own))
         columns, attached = attach(paths, sides, self.walk.sides)
         return Listing(
             root=root,
             kind="flat" if classes is None else "classes",
             classes=None if classes is None else check_distinct(classes, root),
-            splits=ranges((split, sum(map(_count, groups.values()))) for split, groups in splits.items()),
+            splits=ranges((split, _count(*groups.values())) for split, groups in splits.items()),
             paths=paths,
             listed_labels=np.repeat(
                 np.array([label for label, _ in parts], np.int32), [_count(own) for _, own in parts]
@@ -86,21 +84,16 @@ class _Scan:
             watched=self.walk.watched(),
             class_order=options.class_order,
             columns=columns,
-            objects=self.tree.versions(paths, columns),
+            objects=None if isinstance(self.tree, LocalTree) else self.tree.versions(paths, columns),
             warnings=(*self.warnings, *self.walk.warnings(), *attached),
             notes=tuple(self.walk.notes()),
         )
 
-    def _found(self, suffixes: list[str], *, arrays: bool) -> dict[str, Groups]:
-        """Walk the tree: the images of each split."""
-        self.walk, self.warnings = Walk(self.tree, arrays=arrays, sides={suffix: {} for suffix in suffixes}), []
-        return dict(self._splits())
-
     def _nothing(self) -> str:
         """What a tree without images has, and how to open containers in it."""
         hint = ""
-        for suffix, files in self.walk.unusual.other.items():
-            folder, name = os.path.split(os.path.join(self.tree.root, files.examples[0]))
+        for suffix, paths in self.walk.other.examples.items():
+            folder, name = os.path.split(os.path.join(self.tree.root, paths[0]))
             if suffix in (*TAR, *TFRECORD):
                 hint = f"; a pattern names shards: '{folder}/*{suffix}'"
             elif is_named_so(name.lower()):
@@ -119,32 +112,31 @@ class _Scan:
             self.walk.lines.append(f"metadata files not read (pack one itself to use it as a list): {few(unused)}")
         if not used:
             return None
-        walk = Walk(self.tree, arrays=self.walk.arrays, lines=self.walk.lines)  # again: folders are no classes here
-        images = b"".join(walk.images(place, ()) for place in splits or [""])
-        for name in ("", *used, *([CLASS_FILE] if self.options.class_order == "file" else [])):
-            walk.watch(self.beside / name)
+        below = tuple(f"{split}/" for split in splits) or ("",)
+        images = b"".join(images for place, images in self.walk.folders.items() if f"{place}/".startswith(below))
+        for name in (*used, *([CLASS_FILE] if self.options.class_order == "file" else [])):
+            self.walk.watch(self.beside / name)
         source = read_metadata(self.beside, used, images, self.options, splits=bool(splits))
-        warnings = (*source.warnings, *walk.warnings())
-        return replace(source, watched=walk.watched(), warnings=warnings, notes=tuple(walk.notes()))
+        warnings = (*source.warnings, *self.walk.warnings())
+        return replace(source, watched=self.walk.watched(), warnings=warnings, notes=tuple(self.walk.notes()))
 
-    def _splits(self) -> Iterator[tuple[str, Groups]]:
-        top = self._listed("", ())
-        splits = [name for name in top.folders if name in SPLIT_ORDER]
-        others = [name for name in top.folders if name not in SPLIT_ORDER]
+    def _splits(self, suffixes: Sequence[str], *, arrays: bool = False) -> dict[str, Groups]:
+        """Walk the tree: the images of each split by class folder; `WHOLE` without splits."""
+        self.walk, self.warnings = Walk(self.tree, suffixes, arrays), []
+        top = self.walk.groups()
+        splits = [name for name in top if name in SPLIT_ORDER]
+        others = [name for name in top if name and name not in SPLIT_ORDER]
         if alike := [name for name in others if name.lower() in SPLIT_ORDER]:
             self.warnings.append(f"folders {few(alike)} taken as classes: splits are written in lower case")
-        beside = {name: self.walk.images(name, top.ancestors) for name in others} if splits else {}
-        if not splits or _filled(beside):
-            groups = self._groups("", top, beside)
-            self._check_mixed([name for name, images in groups.items() if images])
-            yield WHOLE, groups
-            return
-        if beside:
-            self.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(beside)}")
-        if top.images:
-            self.warnings.append(f"images beside the splits {few(splits)} left out: {len(top.images):,}")
-        for name in sorted(splits, key=split_rank):
-            yield name, self._groups(name, self._listed(name, top.ancestors), {})
+        if not splits or _count(*(top[name] for name in others)):
+            groups = self._groups("", top)
+            self._check_mixed([name for name, images in groups.items() if _count(images)])
+            return {WHOLE: groups}
+        if others:
+            self.warnings.append(f"folders without images beside the splits {few(splits)} left out: {few(others)}")
+        if loose := _count(top[""]):
+            self.warnings.append(f"images beside the splits {few(splits)} left out: {loose:,}")
+        return {name: self._groups(name, self.walk.groups(name)) for name in sorted(splits, key=split_rank)}
 
     def _check_mixed(self, classes: list[str]) -> None:
         """Warn about a class folder with the name of a split, since it may be one. Raises `SourceError` for several."""
@@ -161,28 +153,17 @@ class _Scan:
                 f"folder {few(splits)} taken as a class, not as a split: images are in {few(others)} beside it, too"
             )
 
-    def _listed(self, prefix: str, ancestors: Ancestors) -> Folder:
-        folder = self.walk.folder(prefix, ancestors)
-        if folder is None:
-            raise SourceError(f"{os.path.join(self.tree.root, prefix)} is a link to a folder above it")
-        return folder
-
-    def _groups(self, prefix: str, folder: Folder, known: Groups) -> Groups:
-        """The images of one split by class folder, or all under "" without class folders. `known` need no listing."""
-        before = f"{prefix}/" if prefix else ""
-        groups = {
-            name: known[name] if name in known else self.walk.images(before + name, folder.ancestors)
-            for name in folder.folders
-        }
-        if _filled(groups):
-            if folder.images:
-                count = f"{len(folder.images):,}"
-                self.warnings.append(f"images in {before or 'the root'} beside class folders left out: {count}")
+    def _groups(self, prefix: str, groups: Groups) -> Groups:
+        """The images of one split by class folder, or all under "" without class folders."""
+        loose, where = groups.pop(""), f"{prefix}/" if prefix else "the root"
+        count = _count(loose)
+        if _count(*groups.values()):
+            if count:
+                self.warnings.append(f"images in {where} beside class folders left out: {count:,}")
             return groups
-        if groups and folder.images:
-            where = before or "the root"
+        if groups and count:
             self.warnings.append(f"images in {where} taken as a flat folder: no image in subfolders {few(groups)}")
-        return {"": joined(prefix, folder.images)} if folder.images or not groups else groups
+        return {"": loose} if count or not groups else groups
 
     def _classes(self, found: dict[str, Groups]) -> list[str] | None:
         """The class folders of all splits in order, None if all splits are flat."""
@@ -197,7 +178,7 @@ class _Scan:
             self.walk.watch(self.beside / CLASS_FILE)
         ordered, warnings = order_classes(names, self.options.class_order, self.beside)
         self.warnings += warnings
-        filled = {name for groups in found.values() for name, images in groups.items() if images}
+        filled = {name for groups in found.values() for name, images in groups.items() if _count(images)}
         if parts := sorted(name for name in filled if name.lower() in PART_FOLDERS):
             self.warnings.append(
                 f"folders {few(parts)} taken as classes, though such folders usually have the images and the masks "
@@ -213,13 +194,9 @@ class _Scan:
         return ordered
 
 
-def _count(images: bytes) -> int:
-    """The number of paths."""
-    return images.count(0)
-
-
-def _filled(groups: Groups) -> bool:
-    return any(groups.values())
+def _count(*groups: list[bytes]) -> int:
+    """The number of images in groups."""
+    return sum(images.count(0) for group in groups for images in group)
 
 
 def scan(root: str | os.PathLike[str], options: SourceOptions | None = None) -> Listing:
@@ -258,7 +235,7 @@ def _scan_url(url: str, options: SourceOptions) -> Listing:
 
 
 def _scan_tree(tree: LocalTree | ObjectTree, beside: Path, options: SourceOptions) -> Listing:
-    return _Scan(tree, beside, options, Walk(tree)).source()
+    return _Scan(tree, beside, options).source()
 
 
 def _check_suffix(place: Path | RemotePath) -> None:

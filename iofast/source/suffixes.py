@@ -1,8 +1,8 @@
 """Which files of a folder are images: by their suffix, or else by their first bytes."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from iofast import kernel
 from iofast.errors import DecodeError
@@ -25,7 +25,7 @@ _NO_IMAGES = (
 )
 # TIFF files by their first bytes, but decoders would take their thumbnail for the image.
 _CAMERA_RAW = (".3fr", ".arw", ".cr2", ".dng", ".erf", ".iiq", ".kdc", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".srw")
-_DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "jxl", "ppm", "bmp")
+DECODED = ("jpeg", "png", "webp", "gif", "tiff", "avif", "heic", "jxl", "ppm", "bmp", "npy")
 
 Read = Callable[[str, int], bytes | None]  # the first bytes of a file, None if it cannot be read
 
@@ -35,77 +35,35 @@ _SHOWN = 6  # suffixes in one line of a warning
 _EXAMPLES = 3  # files named for each
 
 
-@dataclass(slots=True)
-class Files:
-    """How many files, and the first few paths."""
+class Files(Counter[str]):
+    """How many files of each kind there are, and the first few paths of each; as text the most frequent kinds."""
 
-    count: int = 0
-    examples: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.examples: dict[str, list[str]] = {}
 
-    def add(self, path: str) -> None:
+    def add(self, kind: str, path: str) -> None:
         """Count one file."""
-        self.count += 1
-        if self.count <= _EXAMPLES:
-            self.examples.append(path)
+        self[kind] += 1
+        if self[kind] <= _EXAMPLES:
+            self.examples.setdefault(kind, []).append(path)
 
-
-@dataclass(slots=True)
-class Unusual:
-    """The files of one scan whose suffix is not that of an image."""
-
-    known: dict[str, Files] = field(default_factory=dict)  # by suffix: images by their first bytes
-    unsupported: dict[str, Files] = field(default_factory=dict)  # by format: images that are not decoded
-    other: dict[str, Files] = field(default_factory=dict)  # by suffix: no images
-
-    def images(self, paths: Sequence[str], read: Read, *, arrays: bool) -> list[str]:
-        """The names of those of `paths` that are images; the others are counted.
-
-        With `arrays`, so are `.npy` files of an image's shape.
-        """
-        images = []
-        for path, format in zip(paths, _formats(paths, read, arrays), strict=True):
-            name = os.path.basename(path)
-            suffix = os.path.splitext(name)[1].lower() or "without a suffix"
-            if format == "":
-                self.other.setdefault(suffix, Files()).add(path)
-            elif format == "npy":
-                images.append(name)
-            elif format in _DECODED:
-                self.known.setdefault(suffix, Files()).add(path)
-                images.append(name)
-            else:
-                self.unsupported.setdefault(format, Files()).add(path)
-        return images
-
-    def warnings(self) -> list[str]:
-        """A line about images that are left out."""
-        if not self.unsupported:
-            return []
-        return [f"images left out, of formats that are not supported (convert them first): {listed(self.unsupported)}"]
-
-    def notes(self) -> list[str]:
-        """A line for each other kind; captions and boxes beside images are usual, and no reason for a warning."""
+    def __str__(self) -> str:
+        """`12 .log (a.log, b.log, c.log, …), 1 .dat (d.dat)`; the most frequent first."""
+        order = sorted(self, key=lambda kind: (-self[kind], kind))
         lines = []
-        if self.known:
-            lines.append(f"images with unusual names, known by their first bytes: {listed(self.known)}")
-        if self.other:
-            lines.append(f"files that are no images left out: {listed(self.other)}")
-        return lines
+        for kind in order[:_SHOWN]:
+            more = ", …" if self[kind] > _EXAMPLES else ""
+            lines.append(f"{self[kind]:,} {kind} ({few(self.examples[kind])}{more})")
+        rest = sum(self[kind] for kind in order[_SHOWN:])
+        return ", ".join(lines) + (f", {rest:,} others" if rest else "")
 
 
-def listed(files: Mapping[str, Files]) -> str:
-    """`12 .log (a.log, b.log, c.log, …), 1 .dat (d.dat)`; the most frequent first."""
-    order = sorted(files.items(), key=lambda item: (-item[1].count, item[0]))
-    lines = []
-    for name, found in order[:_SHOWN]:
-        more = ", …" if found.count > _EXAMPLES else ""
-        lines.append(f"{found.count:,} {name} ({few(found.examples)}{more})")
-    rest = sum(found.count for _, found in order[_SHOWN:])
-    return ", ".join(lines) + (f", {rest:,} others" if rest else "")
+def formats(paths: Sequence[str], read: Read, *, arrays: bool) -> list[str]:
+    """For each file one of `DECODED`, the name of another format of images, or "" for no image.
 
-
-def _formats(paths: Sequence[str], read: Read, arrays: bool) -> list[str]:
-    """For each file one of `_DECODED`, npy, the name of another format, or "" for no image."""
+    With `arrays`, `.npy` files of an image's shape are images.
+    """
     found = [""] * len(paths)
 
     def look(start: int, stop: int) -> None:

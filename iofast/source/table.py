@@ -1,26 +1,27 @@
 """Read a manifest file (CSV, TSV, text, JSON lines, Parquet) into columns of bytes; text is UTF-8."""
 
 import codecs
+import contextlib
 import csv
 import errno
-import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from iofast.containers.container_suffixes import PARQUET
 from iofast.containers.manifest import MAX_FIELDS
-from iofast.errors import SourceError
+from iofast.errors import SourceError, reason_of
 from iofast.kernel.strangers import POINTER, is_pointer
-from iofast.source import parquet
 from iofast.source.arrays import StringsWriter
+from iofast.source.listing import printable
 from iofast.source.suffixes import EXTENSIONS
 
 MISSING, TEXT, JSON, BYTES = 0, 1, 2, 3  # kinds of values
@@ -84,15 +85,15 @@ class ColumnValues:
 
 @dataclass(slots=True)
 class Table:
-    """One manifest file, or several with `rows_again`, column by column."""
+    """One manifest file, or several as one, column by column."""
 
     path: Path
-    rows_again: Callable[[], Iterator[PlacedRow]]
     columns: dict[str, ColumnValues] = field(default_factory=dict)
-    rows: int = 0
+    lines: "array[int]" = field(default_factory=lambda: array("Q"))  # of each row
+    files: dict[int, Path] = field(default_factory=dict)  # by the first row of each
 
     def __len__(self) -> int:
-        return self.rows
+        return len(self.lines)
 
     def append(self, place: Path, line: int, values: dict[str, object]) -> None:
         """Add a row. Raises `SourceError` for too many columns, and for values that cannot be stored."""
@@ -102,21 +103,19 @@ class Table:
                 if len(self.columns) >= MAX_COLUMNS:  # each takes memory for every row, even without a value
                     fail(self.path, line, f"more than {MAX_COLUMNS} different columns")
                 cells = self.columns[name] = ColumnValues()
-            if len(cells) < self.rows:
-                cells.pad(self.rows)
+            if len(cells) < len(self):
+                cells.pad(len(self))
             try:
                 cells.add(value)
             except (ValueError, TypeError, RecursionError) as error:
                 fail(place, line, f"column {printable_column(name)}: {error}")
-        self.rows += 1
-
-    def line(self, row: int) -> tuple[Path, int]:
-        """The file and line of a row, found by reading the file again."""
-        return next((path, line) for path, line, _ in itertools.islice(self.rows_again(), row, None))
+        if not self.files or self.files[next(reversed(self.files))] != place:
+            self.files[len(self)] = place
+        self.lines.append(line)
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise `SourceError` about one row."""
-        fail(*self.line(row), message)
+        fail(self.files[max(first for first in self.files if first <= row)], self.lines[row], message)
 
 
 def fail(path: Path, line: int, message: str) -> NoReturn:
@@ -126,16 +125,15 @@ def fail(path: Path, line: int, message: str) -> NoReturn:
 
 def rows_of(path: Path) -> Iterator[Row]:
     """The rows of one manifest file. Raises `SourceError`, and what reading text raises."""
+    check_file(path)
     return _READERS[path.suffix.lower()](path)
 
 
-def read_table(path: Path, rows: Callable[[], Iterator[PlacedRow]] | None = None) -> Table:
+def read_table(path: Path, rows: Iterable[PlacedRow] | None = None) -> Table:
     """Read a manifest whole, or `rows` instead of its own. Raises `SourceError` naming file and line."""
-    table = Table(path, rows or (lambda: ((path, line, values) for line, values in rows_of(path))))
+    table = Table(path)
     try:
-        if rows is None:
-            check_file(path)
-        for place, line, values in table.rows_again():
+        for place, line, values in rows or ((path, *row) for row in rows_of(path)):
             table.append(place, line, values)
     except OSError as error:
         raise SourceError(f"cannot read manifest {path}: {error.strerror or error}") from None
@@ -160,8 +158,7 @@ def printable_column(name: str) -> str:
 def _read_delimited(path: Path, usual: str) -> Iterator[Row]:
     """Rows of text with a header, or of `path` and `label` without one.
 
-    The delimiter is the first of `usual`, comma, semicolon and tab that the first line has; without a header it may
-    be a space.
+    The delimiter is the first of `usual`, comma, semicolon and tab in the first line; without a header also a space.
     """
     check_text(path)
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:  # a path may have any bytes
@@ -222,6 +219,50 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         yield line, values
 
 
+def arrow(path: Path | str) -> Any:
+    """The module pyarrow, which `path` needs. Raises `SourceError` if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
+    return pyarrow
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, **options: Any) -> Iterator[Any]:
+    """A `ParquetFile` with `options`. Raises `SourceError`, also for damage that is found within the block."""
+    pyarrow = arrow(path)
+    try:
+        with pyarrow.parquet.ParquetFile(path, **options) as file:
+            yield file
+    except pyarrow.ArrowException as error:
+        raise SourceError(f"{path} is not a Parquet file that can be read: {printable(reason_of(error))}") from None
+
+
+def row_batches(file: Any, rows: int) -> Iterator[Any]:
+    """Batches of up to `rows` rows of a `ParquetFile`."""
+    for group in range(file.num_row_groups):  # one request for all groups keeps what was read of each
+        yield from file.iter_batches(batch_size=rows, row_groups=[group])
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    """Number (from 1) and values of each row. Raises `SourceError`."""
+    before = 0
+    with opened(path) as file:
+        if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
+            raise SourceError(f"{path} has two columns of the same name: {', '.join(file.schema_arrow.names):.200}")
+        for batch in row_batches(file, 4096):
+            try:
+                rows: list[dict[str, object]] = batch.to_pylist()
+            except (ValueError, ArithmeticError) as error:  # values without a Python type: years, text, nanoseconds
+                raise SourceError(
+                    f"{path} has a value that cannot be read from row {before + 1} on: {printable(reason_of(error))}"
+                ) from None
+            yield from enumerate(rows, before + 1)
+            before += len(rows)
+
+
 def check_file(path: str | os.PathLike[str]) -> None:
     """Raise `OSError` unless this is a regular file and no Git LFS pointer. A pipe without a writer would block."""
     status = os.stat(path)
@@ -255,6 +296,6 @@ _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".tsv": partial(_read_delimited, usual="\t"),
     ".txt": partial(_read_delimited, usual="\t"),
     ".jsonl": _read_jsonl,
-    PARQUET: parquet.rows_of,
+    PARQUET: _read_parquet,
 }
 SUFFIXES = tuple(_READERS)

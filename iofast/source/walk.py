@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from iofast.errors import SourceError
 from iofast.source.arrays import Strings
 from iofast.source.image_files import beginning
-from iofast.source.listing import Column, Watched, few
-from iofast.source.suffixes import EXTENSIONS, Unusual, listed
+from iofast.source.listing import Watched, few
+from iofast.source.suffixes import DECODED, EXTENSIONS, Files, formats
 
 if TYPE_CHECKING:
     from iofast.source.objects import ObjectTree
@@ -33,23 +33,9 @@ IGNORED_FOLDERS = frozenset(
     )
 )
 
+Groups = dict[str, list[bytes]]  # folder -> images in and below it, by folder; each path is followed by a NUL
+
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # see `source.manifest_file`
-
-Ancestors = tuple[tuple[int, int], ...]  # (device, inode) of each folder on the way down
-
-
-class Folder(NamedTuple):
-    """The contents of one folder: images and subfolders, both sorted by name."""
-
-    images: list[str]
-    folders: list[str]
-    ancestors: Ancestors  # this folder included
-
-
-def joined(prefix: str, names: Sequence[str]) -> bytes:
-    """The paths of the files `names` in the folder at `prefix` ("" = the root), each followed by a NUL."""
-    before = f"{prefix}/" if prefix else ""
-    return os.fsencode(before + f"\0{before}".join(names) + "\0" if names else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,53 +63,57 @@ class LocalTree:
         """The first bytes of a file, None if it cannot be read."""
         return beginning(os.fsencode(os.path.join(self.root, path)), length)
 
-    def versions(self, paths: Strings, columns: Sequence[Column]) -> None:  # noqa: ARG002 - files have none
-        """None: files have no versions. `ObjectTree` returns `Listing.objects`."""
-        return
-
 
 @dataclass(slots=True)
 class Walk:
-    """One walk of a tree: lists folders, and counts the files that it leaves out."""
+    """A walk of a whole tree: the images of each folder, and counts of the files that are left out.
+
+    Raises `SourceError` for a folder that cannot be listed.
+    """
 
     tree: LocalTree | ObjectTree
+    suffixes: InitVar[Sequence[str]] = ()  # of files beside images
     arrays: bool = False  # whether `.npy` files may be images
+    folders: dict[str, bytes] = field(default_factory=dict)  # by path, in torchvision's order: images, see `Groups`
+    sides: dict[str, dict[str, str]] = field(init=False)  # suffix -> path before it -> suffix as written
     hidden: int = 0  # images whose name begins with a dot
-    sides: dict[str, dict[str, str]] = field(default_factory=dict)  # suffix -> path before it -> suffix as written
-    unusual: Unusual = field(default_factory=Unusual)
+    known: Files = field(default_factory=Files)  # by suffix: images by their first bytes
+    unsupported: Files = field(default_factory=Files)  # by format: images that are not decoded
+    other: Files = field(default_factory=Files)  # by suffix: no images
     loops: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # folders
     metadata: list[str] = field(default_factory=list)  # files of these names
     lines: list[str] = field(default_factory=list)  # further notes
     mtimes: dict[str, int] = field(default_factory=dict)  # folder or file -> mtime in ns, before it was read
 
-    def folder(self, prefix: str, ancestors: Ancestors = ()) -> Folder | None:
-        """The folder at `prefix`, None if it is one of its own ancestors. Raises `SourceError` if it is unreadable."""
-        try:
-            identity, changed = self.tree.status(prefix)
-            if identity in ancestors:
-                self.loops.append(prefix)
-                return None
-            self.mtimes[prefix] = changed
-            images, folders, others = self._sort_out(prefix, self.tree.entries(prefix))
-        except OSError as error:
-            place = os.path.join(self.tree.root, prefix)
-            raise SourceError(f"cannot list folder {place}: {error.strerror or error}") from None
-        paths = [os.path.join(prefix, name) for name in sorted(others)]
-        images += self.unusual.images(paths, self.tree.beginning, arrays=self.arrays)
-        return Folder(sorted(images), sorted(folders), (*ancestors, identity))
-
-    def images(self, prefix: str, ancestors: Ancestors) -> bytes:
-        """All images in and below the folder at `prefix`, in torchvision's order; see `joined`."""
-        parts, pending = list[tuple[str, bytes]](), [(prefix, ancestors)]
+    def __post_init__(self, suffixes: Sequence[str]) -> None:
+        self.sides = {suffix: {} for suffix in suffixes}
+        pending: list[tuple[str, tuple[object, ...]]] = [("", ())]  # folder, and what identifies each one above it
         while pending:
             place, above = pending.pop()
-            folder = self.folder(place, above)
-            if folder is not None:
-                parts.append((place, joined(place, folder.images)))
-                pending += [(os.path.join(place, name), folder.ancestors) for name in folder.folders]
-        parts.sort(key=lambda part: part[0])
-        return b"".join(images for _, images in parts)
+            try:
+                identity, changed = self.tree.status(place)
+                if identity in above:
+                    self.loops.append(place)
+                    self.folders[place] = b""
+                    continue
+                self.mtimes[place] = changed
+                images, folders, others = self._sort_out(place, self.tree.entries(place))
+            except OSError as error:
+                where = os.path.join(self.tree.root, place)
+                raise SourceError(f"cannot list folder {where}: {error.strerror or error}") from None
+            images += self._known(sorted(others))
+            self.folders[place] = os.fsencode("".join(f"{path}\0" for path in sorted(images)))
+            pending += [(folder, (*above, identity)) for folder in sorted(folders, reverse=True)]
+        self.folders = dict(sorted(self.folders.items()))
+
+    def groups(self, prefix: str = "") -> Groups:
+        """The images of the folder at `prefix`, by its subfolders; those in none of them under ""."""
+        before, found = f"{prefix}/" if prefix else "", Groups({"": [self.folders[prefix]]})
+        for place, images in self.folders.items():
+            if place != prefix and place.startswith(before):
+                found.setdefault(place[len(before) :].partition("/")[0], []).append(images)
+        return found
 
     def watch(self, path: Path) -> None:
         """Add a file of the root, which may be missing, to those that decide the listing."""
@@ -137,50 +127,70 @@ class Walk:
 
     def warnings(self) -> list[str]:
         """A line for each kind of left-out images that the user may want."""
-        loops = [f"links to a folder above them skipped: {few(sorted(self.loops))}"] if self.loops else []
-        return [*loops, *self.unusual.warnings()]
+        lines = []
+        if self.loops:
+            lines.append(f"links to a folder above them skipped: {few(sorted(self.loops))}")
+        if self.unsupported:
+            lines.append(f"images left out, of formats that are not supported (convert them first): {self.unsupported}")
+        return lines
 
     def notes(self) -> list[str]:
-        """A line for each kind of left-out files that is usual in folders of images."""
+        """A line for each other kind; captions and boxes beside images are usual, and no reason for a warning."""
         lines = []
         if self.hidden:
             lines.append(f"hidden image files skipped (names that begin with a dot): {self.hidden:,}")
         if self.ignored:
             lines.append(f"hidden folders and those of the system skipped: {few(sorted(self.ignored))}")
-        return [*lines, *self.lines, *self.unusual.notes()]
+        lines += self.lines
+        if self.known:
+            lines.append(f"images with unusual names, known by their first bytes: {self.known}")
+        if self.other:
+            lines.append(f"files that are no images left out: {self.other}")
+        return lines
 
     def found(self) -> str:
         """The contents of a tree without images, for the error message."""
-        folders, unusual = len(self.mtimes) - 1, self.unusual
+        folders = len(self.mtimes) - 1
         parts = (
-            (unusual.other, f"files that are no images: {listed(unusual.other)}"),
-            (unusual.unsupported, f"images of formats that are not supported: {listed(unusual.unsupported)}"),
+            (self.other, f"files that are no images: {self.other}"),
+            (self.unsupported, f"images of formats that are not supported: {self.unsupported}"),
             (self.hidden, f"{self.hidden:,} hidden images"),
             (folders, f"{folders:,} subfolders"),
         )
         return " and ".join(text for count, text in parts if count) or "an empty folder"
 
     def _sort_out(self, prefix: str, entries: Iterable[tuple[str, bool]]) -> tuple[list[str], list[str], list[str]]:
-        """Names of images by their suffix, of folders, and of other files, none of them hidden."""
+        """Paths of images by their suffix, of folders, and of other files, none of them hidden."""
         images, folders, others = list[str](), list[str](), list[str]()
         for name, is_folder in entries:
+            path = f"{prefix}/{name}" if prefix else name
             if is_folder:
-                if name[0] == "." or name.lower() in IGNORED_FOLDERS:
-                    self.ignored.append(f"{prefix}/{name}" if prefix else name)
-                else:
-                    folders.append(name)
+                is_ignored = name[0] == "." or name.lower() in IGNORED_FOLDERS
+                (self.ignored if is_ignored else folders).append(path)
             elif (end := self._side(name)) is not None:
-                path = f"{prefix}/{name}" if prefix else name
                 self.sides[end][path[: -len(end)]] = path[-len(end) :]
             elif name[0] == ".":
                 self.hidden += name.lower().endswith(EXTENSIONS)
             elif name.lower().endswith(EXTENSIONS):
-                images.append(name)
-            elif name in METADATA:
-                self.metadata.append(f"{prefix}/{name}" if prefix else name)
+                images.append(path)
             else:
-                others.append(name)
+                (self.metadata if name in METADATA else others).append(path)
         return images, folders, others
+
+    def _known(self, paths: Sequence[str]) -> list[str]:
+        """Those of the files that are images by their first bytes; the others are counted."""
+        images = []
+        for path, format in zip(paths, formats(paths, self.tree.beginning, arrays=self.arrays), strict=True):
+            suffix = os.path.splitext(path)[1].lower() or "without a suffix"
+            if format in DECODED:
+                images.append(path)
+                if format != "npy":
+                    self.known.add(suffix, path)
+            elif format:
+                self.unsupported.add(format, path)
+            else:
+                self.other.add(suffix, path)
+        return images
 
     def _side(self, name: str) -> str | None:
         """The longest suffix of `sides` in a file's name, with at least one character before it."""

@@ -288,7 +288,10 @@ def test_refused_tables(tmp_path: Path) -> None:
     with pytest.raises(ContainerError, match="other columns than"):
         open_reader(tmp_path / "a-*.arrow")
     wrong = columns(4) | {"label": pa.array([0, 1, 2, 3], pa.int64())}
-    with pytest.raises(ContainerError, match="must have class indices from 0 to 2, or -1 for none, found 3 to 3"):
+    with pytest.raises(
+        ContainerError,
+        match="row 3 of column 'label': the label must be a class number 0 to 2, or -1 for none, found 3",
+    ):
         open_reader(write_arrow(tmp_path / "wrong.arrow", table(wrong)))
     (tmp_path / "no.parquet").write_bytes(b"PAR1")
     with pytest.raises(SourceError, match="not a Parquet file"):

@@ -31,7 +31,7 @@ SIZES = [(1, 1), (8, 8), (256, 256), (64, 48), (48, 64), (257, 3), (513, 300), (
 @pytest.mark.parametrize("use_container", [False, True])
 def test_size_is_that_of_the_plugin(size: tuple[int, int], use_container: bool) -> None:
     data = encoded(*size, use_container=use_container)
-    assert jxl.header(data)[:2] == size == Image.open(io.BytesIO(data)).size
+    assert jxl.header(data)[1:3] == size == Image.open(io.BytesIO(data)).size
     found = read_header(data)
     assert (found.format, found.width, found.height, found.orientation) == ("jxl", *size, 1)
 

@@ -16,17 +16,15 @@ from PIL import Image, ImageOps, features
 
 from iofast import FastDataset, FastLoader, kernel
 from iofast.checking import verify
-from iofast.kernel import exif as metadata
-from iofast.kernel import other_formats, png
+from iofast.kernel import other_formats
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.kernel.payload import StoredPayload
 from iofast.packing import pack
 from tools.odd_images.scene import chunk
 
 SIZE = WIDTH, HEIGHT = 90, 60
 IMAGE = Image.fromarray(photo(*SIZE))
 PACKET = b"http://ns.adobe.com/xap/1.0/\0"
-KEY = b"XML:com.adobe.xmp"
+KEY, RAW = b"XML:com.adobe.xmp", b"Raw profile type exif"
 
 
 def xmp(orientation: int, *, element: bool = False) -> bytes:
@@ -91,10 +89,10 @@ def cases() -> Iterator[tuple[str, bytes, int]]:
         ("packed xmp", [itxt(xmp(8, element=True), packed=True)], 8),
         ("xmp as text", [chunk(b"tEXt", KEY + b"\0" + xmp(5))], 5),
         ("xmp as packed text", [ztxt(KEY, xmp(7))], 7),
-        ("raw profile", [ztxt(png._RAW, raw_profile(6))], 6),
-        ("text profile", [chunk(b"tEXt", png._RAW + b"\0" + raw_profile(3))], 3),
+        ("raw profile", [ztxt(RAW, raw_profile(6))], 6),
+        ("text profile", [chunk(b"tEXt", RAW + b"\0" + raw_profile(3))], 3),
         ("exif as text", [chunk(b"tEXt", b"exif\0" + exif(6))], 6),
-        ("all", [itxt(xmp(2)), chunk(b"eXIf", exif(4)[6:]), ztxt(png._RAW, raw_profile(6))], 4),
+        ("all", [itxt(xmp(2)), chunk(b"eXIf", exif(4)[6:]), ztxt(RAW, raw_profile(6))], 4),
         ("twice", [chunk(b"eXIf", exif(n)[6:]) for n in (3, 6)], 6),
         ("other words", [chunk(b"tEXt", b"Comment\0" + xmp(6))], 1),
     ):
@@ -207,18 +205,18 @@ def test_little_of_a_large_png_is_read(behind: bytes, orientation: int, one: boo
 def test_a_png_without_an_end(data: bytes) -> None:
     """A bounded search finds nothing: no guess at the end of the pixels leads to the end."""
     head = save(IMAGE, "PNG")
-    assert png.metadata(head[: head.index(b"IDAT") - 4] + data) == (b"", b"")
+    at = head.index(b"IDAT") - 4
+    assert kernel.read_header(head[:at] + chunk(b"IDAT", b"x") + data).orientation == 1
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_damaged_chunks_do_no_harm(noise: bytes, at: int) -> None:
-    data = with_chunks(itxt(xmp(6)), ztxt(png._RAW, raw_profile(6)), behind=True)
+    data = with_chunks(itxt(xmp(6)), ztxt(RAW, raw_profile(6)), behind=True)
     place = len(data) - at
     for damaged in (data[:place] + noise, data[:place] + noise + data[place + len(noise) :]):
-        block, packet = png.metadata(damaged)
-        assert 1 <= metadata.orientation(block, packet) <= 8
-        stored = StoredPayload(lambda offset, count, damaged=damaged: damaged[offset : offset + count], len(damaged))
-        assert png.metadata(stored) == (block, packet)
+        header = kernel.read_header(damaged)
+        assert 1 <= header.orientation <= 8
+        assert probed(damaged) == header
 
 
 @given(

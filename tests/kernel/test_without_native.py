@@ -18,6 +18,7 @@ from kernel_images import View, batch_of, exif, expected, jpeg, photo, save, upr
 from PIL import Image
 from places import ROOT
 
+from iofast import kernel
 from iofast.errors import DecodeError, OptionError
 from iofast.kernel import DecodeOptions, Finish, Status, TranscodeRecipe, without_native
 from iofast.kernel.contract import MAX_PIXELS
@@ -68,15 +69,16 @@ def test_rows_fail_alone() -> None:
     assert decoded([good], WINDOW._replace(box=huge))[0] == [Status.LIMIT]
 
 
-def test_each_into_its_own_array_normalised() -> None:
+def test_each_into_its_own_array_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "decode_batch", without_native.decode_batch)
     payloads = [jpeg(PHOTO), b"no image", jpeg(photo(40, 30))]
     views = [whole(90, 60), whole(90, 60), whole(40, 30)]
     finish = Finish(no_work(3), np.float32([[0.5] * 3, [1] * 3]), np.zeros((0, 3), np.float32), "float32")
     source, _alive = batch_of(payloads)
     outs = [np.full((view.size[1], view.size[0], 3), 9, np.float32) for view in views]
     boxes, status = np.array([view.box for view in views], np.int32), np.zeros(3, np.int32)
-    context = without_native.Context(DecodeOptions())
-    without_native.decode_each(context, source, boxes, np.zeros(3, np.uint8), outs, status, finish)
+    context: Any = without_native.Context(DecodeOptions())
+    kernel.decode_each(context, source, boxes, np.zeros(3, np.uint8), outs, status, finish)
     assert status.tolist() == [0, Status.UNSUPPORTED, 0]
     for out, data in ((outs[0], payloads[0]), (outs[2], payloads[2])):
         np.testing.assert_array_equal(out, np.asarray(upright(data)) * np.float32(0.5) + 1)

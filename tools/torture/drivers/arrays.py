@@ -67,9 +67,9 @@ class Arrays(Driver):
             packed = kernel.transcode(data, recipe)
         except DecodeError:
             return "refused"
-        whole = lossless.read(packed.data, MAX_PIXELS)
-        assert whole.upright == (packed.width, packed.height)
-        assert whole.pixels.shape[2] <= arrays.MAX_CHANNELS
+        height, width, channels = lossless.read(packed.data, MAX_PIXELS).shape
+        assert (width, height) == (packed.width, packed.height)
+        assert channels <= arrays.MAX_CHANNELS
         return packed.field
 
     def recipe(self, chance: random.Random) -> kernel.TranscodeRecipe:

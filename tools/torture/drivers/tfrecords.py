@@ -12,7 +12,16 @@ from iofast.kernel import crc32c
 from tools.torture.drivers import Driver, damage
 from tools.torture.drivers.reading import look_at
 
-_NAMES = (*records.IMAGES[:4], *records.LABELS[:3], *records.TEXTS[:2], *records.PATHS[:2], *records.KEYS[:2], "x", "")
+_USUAL = records.USUAL
+_NAMES = (
+    *_USUAL["image"][:4],
+    *_USUAL["label"][:3],
+    *_USUAL["path"][:2],
+    *records.TEXTS[:2],
+    *records.KEYS[:2],
+    "x",
+    "",
+)
 _OPTIONS = {"names": {"seg.png": "x", "image": "image"}, "label_base": 1}
 
 
@@ -114,11 +123,11 @@ def odd(chance: random.Random) -> bytes:
 
 def images(messages: list[bytes], options: dict[str, object] | None) -> set[bytes] | None:
     """The images of sound records; None if one record is no Example."""
-    own = records.FeatureNames.of(records.ForeignOptions.of(options))
+    own = records.ForeignOptions.of(options)
     found = set()
     for message in messages:
         try:
-            span = records.understand(message, own).image
+            span = records.understand(message, own).places.get(records.IMAGE_FIELD)
         except ContainerError:
             return None
         if span is not None:
