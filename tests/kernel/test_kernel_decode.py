@@ -57,18 +57,6 @@ def test_every_kind_of_jpeg_with_every_filter(kind: str, filter: str) -> None:
         check(data, upright(data), PLANS[plan], filter)
 
 
-@pytest.mark.parametrize("filter", FILTERS)
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations_are_applied_before_the_box(orientation: int, filter: str) -> None:
-    data = KINDS["420"](photo(211, 150))
-    image = upright(data, orientation)
-    np.testing.assert_array_equal(kernel.decode(data, orientation), np.asarray(image))
-    for flip in (False, True):
-        check(data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
-        centre = View((0, 0, *image.size, 96, 90, 13, 7), (64, 64), flip)
-        check(data, image, centre, filter, orientation)
-
-
 _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
 
 

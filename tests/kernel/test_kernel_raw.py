@@ -51,33 +51,6 @@ def test_kinds_can_be_mixed() -> None:
     np.testing.assert_array_equal(pixels, np.stack([np.asarray(upright(payloads[0])), image, image]))
 
 
-REFUSED = {
-    "a byte less": (Kind.RGB, 3 * 40 * 30 - 1, (40, 30), Status.TRUNCATED),
-    "a byte more": (Kind.RGB, 3 * 40 * 30 + 1, (40, 30), Status.CORRUPT),
-    "nothing": (Kind.RGB, 0, (40, 30), Status.TRUNCATED),
-    "no width": (Kind.RGB, 0, (0, 30), Status.CORRUPT),
-    "less than no height": (Kind.RGB, 3600, (40, -30), Status.CORRUPT),
-    "a size that wraps round": (Kind.RGB, 3600, (2**31 - 1, 2**31 - 1), Status.LIMIT),
-    "too many pixels": (Kind.RGB, 3600, (2**14 + 1, 2**14), Status.LIMIT),
-    "no such kind": (3, 3600, (40, 30), Status.UNSUPPORTED),
-    "less than no kind": (-1, 3600, (40, 30), Status.UNSUPPORTED),
-    "a box outside": (Kind.RGB, 1200, (20, 20), Status.BOX),
-}
-
-
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize("name", REFUSED)
-def test_invalid_rows_are_refused(name: str, checked: bool) -> None:
-    kind, length, size, wanted = REFUSED[name]
-    good = photo(40, 30).tobytes()
-    source, _alive = raw_batch(kind, [bytes(length), good], [size, (40, 30)], checked=checked)
-    source.indexed[1, 0] = Kind.RGB
-    status, pixels = decode_views(source, [View((0, 0, 30, 28, 24, 20, 0, 0), (24, 20))] * 2)
-    assert status == [wanted, Status.OK]
-    assert not pixels[0].any()
-    assert pixels[1].any()
-
-
 @pytest.mark.parametrize("checked", [True, False])
 def test_payloads_in_a_file(checked: bool) -> None:
     sizes = [(71, 53), (64, 60), (53, 71)]

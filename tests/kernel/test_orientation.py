@@ -11,7 +11,7 @@ import PIL
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import exif, jpeg, photo, save
+from kernel_images import exif, jpeg, photo, save, with_segment
 from PIL import Image, ImageOps, features
 
 from iofast import FastDataset, FastLoader, kernel
@@ -41,9 +41,7 @@ def raw_profile(orientation: int) -> bytes:
 
 
 def app1(*bodies: bytes) -> bytes:
-    segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body for body in bodies)
-    data = jpeg(np.asarray(IMAGE))
-    return data[:2] + segments + data[2:]
+    return with_segment(jpeg(np.asarray(IMAGE)), 0xE1, *bodies)
 
 
 def with_chunks(*chunks: bytes, behind: bool, data: bytes | None = None) -> bytes:

@@ -1,8 +1,6 @@
 """Pillow's colour operations and blur as steps of the kernel: equal to Pillow, on noise, photographs and extremes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,27 +8,11 @@ import pytest
 from kernel_images import Pixels, photo
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from pixel_work import after_steps
 
-from iofast.kernel import native
-from iofast.kernel.contract import DecodeOptions, Finish
-from iofast.work import NUMBERS, PillowStep, Step, no_work
+from iofast.work import PillowStep, Step
 
 Operation = Callable[[Image.Image], Image.Image]
-
-
-def stepped(pixels: Pixels, *steps: tuple[int, tuple[float, ...]]) -> Pixels:
-    """An image after some steps, by `finish_batch`."""
-    from iofast.kernel.native_batch import finish_batch  # not without the kernel
-
-    codes, numbers = np.zeros((1, len(steps)), np.int8), np.zeros((1, len(steps), NUMBERS), np.float32)
-    for column, (code, values) in enumerate(steps):
-        codes[0, column], numbers[0, column, : len(values)] = code, values
-    work = replace(no_work(1), steps=codes, numbers=numbers)
-    finish = Finish(work, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
-    out = np.zeros((1, *pixels.shape), np.uint8)
-    with closing(native.Context(DecodeOptions())) as context:
-        finish_batch(context, pixels[None], finish, out)
-    return out[0]
 
 
 def every_level() -> Pixels:
@@ -100,14 +82,14 @@ def test_operations_are_pillows(name: str, simd: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("IOFAST_SIMD", simd)  # read when a context is made
     image = Image.fromarray(IMAGES[name])
     for code, numbers, operation in operations():
-        made = stepped(IMAGES[name], (code, numbers))
+        made = after_steps(IMAGES[name], (code, numbers))
         np.testing.assert_array_equal(made, np.asarray(operation(image)), err_msg=f"{code} {numbers}")
 
 
 @pytest.mark.parametrize("shift", [0, 21])
 def test_hue_of_many_colours_is_pillows(shift: int) -> None:
     wanted = np.asarray(turned(shift, Image.fromarray(many_colours())))
-    np.testing.assert_array_equal(stepped(many_colours(), (PillowStep.HUE, (shift,))), wanted)
+    np.testing.assert_array_equal(after_steps(many_colours(), (PillowStep.HUE, (shift,))), wanted)
 
 
 def affine(matrix: tuple[float, ...], fill: tuple[int, int, int]) -> tuple[float, ...]:
@@ -145,21 +127,23 @@ def test_affine_transforms_are_pillows(name: str, code: PillowStep, simd: str, m
     ]
     for matrix in matrices:
         wanted = image.transform(image.size, Image.Transform.AFFINE, matrix, FILTERS[code], fillcolor=(9, 130, 251))
-        np.testing.assert_array_equal(stepped(IMAGES[name], (code, affine(matrix, (9, 130, 251)))), np.asarray(wanted))
+        np.testing.assert_array_equal(
+            after_steps(IMAGES[name], (code, affine(matrix, (9, 130, 251)))), np.asarray(wanted)
+        )
 
 
 def test_affine_transforms_from_nowhere() -> None:
     """Any numbers are safe: coordinates that are none are outside."""
     for matrix in ((np.nan,) * 6, (np.inf,) * 6, (1e300, -1e300, 1e300, 1e-300, 0, -1e300), (4e4, 3e4, 0, 1, 9e9, 5)):
         for code in FILTERS:
-            assert stepped(IMAGES["odd"], (code, affine(matrix, (1, 2, 3)))).shape == IMAGES["odd"].shape
+            assert after_steps(IMAGES["odd"], (code, affine(matrix, (1, 2, 3)))).shape == IMAGES["odd"].shape
 
 
 def test_steps_follow_each_other_and_codes_beyond_the_last_do_nothing() -> None:
     image = Image.fromarray(IMAGES["photograph"])
     wanted = ImageEnhance.Contrast(ImageOps.solarize(ImageEnhance.Brightness(image).enhance(1.3), 100)).enhance(0.6)
     wanted = turned(9, ImageOps.equalize(ImageOps.posterize(wanted, 5))).filter(ImageFilter.GaussianBlur(1.5))
-    made = stepped(
+    made = after_steps(
         IMAGES["photograph"],
         (PillowStep.BRIGHTNESS, (1.3,)),
         (Step.SOLARIZE, (100,)),

@@ -188,8 +188,3 @@ def test_a_version_without_etags(server: str, tmp_path: Path) -> None:
         store.get("x", version)
     with pytest.raises(ObjectMissingError):
         store.get("y")
-
-
-def test_what_a_web_server_cannot(server: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no listing; name its files in a manifest"):
-        pack(f"{server}/photos/", tmp_path / "out.lmdb", workers=1)

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -20,6 +19,8 @@ from iofast.kernel.contract import DecodeOptions, Payloads
 from tools.odd_images.jpegs import rearranged
 from tools.odd_images.jpegs import segment as segment
 from tools.odd_images.jpegs import with_size as with_size
+from tools.odd_images.scene import chunk, save
+from tools.odd_images.scene import exif as exif
 
 TURNS = (None, None, *(Image.Transpose(i) for i in (0, 3, 1, 5, 4, 6, 2)))  # by EXIF orientation
 PILLOW = tuple(int(part) for part in pillow_version.split(".")[:2])
@@ -47,17 +48,10 @@ def photo(width: int, height: int, seed: int = 0) -> Pixels:
     return (total + rng.normal(0, 3, total.shape)).clip(0, 255).astype(np.uint8)
 
 
-def save(image: Image.Image, name: str, **options: object) -> bytes:
-    stream = BytesIO()
-    image.save(stream, name, **options)
-    return stream.getvalue()
-
-
 def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
     """The header of a PNG of a large size, without pixels."""
     data = save(Image.new("RGB", (8, 8)), "PNG")
-    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
-    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+    return data[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)) + data[33:]
 
 
 def jpeg(pixels: Pixels, mode: str = "RGB", **options: object) -> bytes:
@@ -71,10 +65,10 @@ def as_far_as_it_goes(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Pixels:
         return np.asarray(ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB"))
 
 
-def exif(orientation: int) -> bytes:
-    block = Image.Exif()
-    block[0x0112] = orientation
-    return block.tobytes()
+def with_segment(data: bytes, marker: int, *bodies: bytes) -> bytes:
+    """A JPEG with more segments of one kind, before all others."""
+    segments = [bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body for body in bodies]
+    return data[:2] + b"".join(segments) + data[2:]
 
 
 def _ycck(pixels: Pixels) -> bytes:

@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from iofast import kernel
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.kernel.contract import DecodeOptions, Finish
 from iofast.loader.finishing import finished
 from iofast.transforms.transform import Op
-from iofast.work import CHANNELS, Step, Work, no_work
+from iofast.work import CHANNELS, NUMBERS, Step, Work, no_work
 
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
 NOISE_TERMS = 4
@@ -219,6 +222,19 @@ def apply(
 def stepped(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
     """uint8 images (N, 3, H, W) after their steps, codes (N, S) and numbers (N, S, NUMBERS), by the kernel."""
     return apply(images, work=replace(no_work(len(images)), steps=codes, numbers=numbers), dtype=torch.uint8)
+
+
+def after_steps(pixels: NDArray[np.uint8], *steps: tuple[int, Sequence[float]]) -> NDArray[np.uint8]:
+    """One image (H, W, 3) after some steps, on the instruction set that the environment names."""
+    codes, numbers = np.zeros((1, len(steps)), np.int8), np.zeros((1, len(steps), NUMBERS), np.float32)
+    for column, (code, values) in enumerate(steps):
+        codes[0, column], numbers[0, column, : len(values)] = code, values
+    work = replace(no_work(1), steps=codes, numbers=numbers)
+    finish = Finish(work, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
+    out = np.zeros((1, *pixels.shape), np.uint8)
+    with closing(kernel.Context(DecodeOptions())) as context:
+        kernel.finish_batch(context, pixels[None], finish, out)
+    return out[0]
 
 
 def is_uniform(values: NDArray[Any], low: float = 0, high: float = 1) -> bool:
