@@ -145,17 +145,14 @@ def test_a_header_that_contradicts_the_index(name: str, outside: bool) -> None:
     if outside and expected == Status.OK:
         expected = Status.BOX
     source, _alive = batch_of([GOOD, data], [1, orientation])
-    indexed = np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32)
+    source = source._replace(indexed=np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32))
     region = (0, 0, 300, 300) if outside else (0, 0, 100, 100)
-    boxes = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32)
-    out, status = np.full((2, 40, 48, 3), 99, np.uint8), np.full(2, -7, np.int32)
-    context, flips = kernel.Context(DecodeOptions()), np.zeros(2, np.uint8)
-    kernel.decode_batch(context, source._replace(indexed=indexed), boxes, flips, out, status, 0, 2)
-    assert status.tolist() == [Status.OK, expected]
+    status, out = decode_views(source, [WHOLE, View((*region, 48, 40, 0, 0), (48, 40))])
+    assert status == [Status.OK, expected]
     assert bool(out[1].any()) == (expected == Status.OK)
-    status[:] = -7
-    kernel.decode_each(context, source._replace(indexed=indexed), boxes, flips, list(out), status)
-    assert status.tolist() == [Status.OK, expected]
+    boxes, found = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32), np.full(2, -7, np.int32)
+    kernel.decode_each(kernel.Context(DecodeOptions()), source, boxes, np.zeros(2, np.uint8), list(out), found)
+    assert found.tolist() == status
 
 
 UNSUPPORTED = [

@@ -206,6 +206,8 @@ def test_results_too_large_are_refused_before_they_are_made() -> None:
     ):
         with pytest.raises(DecodeError, match=words):
             kernel.transcode(strip, TranscodeRecipe(**{"mode": "short", **options}))
+    with pytest.raises(DecodeError, match="limit"):  # on 2,620 million pixels across: once an OverflowError
+        kernel.transcode(jpeg(photo(65_500, 1)), TranscodeRecipe(size=40_000, mode="crop"))
     result = kernel.transcode(strip, TranscodeRecipe(size=40, mode="crop"))  # only 40 x 40 pixels are stored
     assert (result.width, result.height) == (40, 40)
     assert kernel.transcode(strip, TranscodeRecipe(size=3, mode="short")).width == 60_000 <= MAX_SIDE

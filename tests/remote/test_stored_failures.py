@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from object_store import Bucket, Fault, FaultProxy, Plan, Request
-from small_blocks import BLOCK, small_blocks
+from small_blocks import BLOCK
 from test_stored_sets import FORMATS, batches, equal, folder, loader, sets, site
 from todays import todays
 
@@ -23,7 +23,7 @@ from iofast.order import Blocks, Sequential
 from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
 
-__all__ = ["folder", "sets", "site", "small_blocks"]
+__all__ = ["folder", "sets", "site"]
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 

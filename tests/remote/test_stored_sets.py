@@ -1,11 +1,9 @@
 """Training from an object store: the same batches as from disk, whatever the cache holds and whatever fails."""
 
-import json
 import os
 import pickle
 import shutil
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,10 @@ import pytest
 import torch
 from loader_sets import eventually, photographs
 from object_store import REFUSED, Bucket, FaultProxy
-from small_blocks import BLOCK, small_blocks
+from small_blocks import BLOCK
 from todays import todays
 from torch.utils.data import DataLoader
-from web_server import make_certificate, web_server
+from web_server import counts, make_certificate, web_server
 
 import iofast.transforms as T
 from iofast import FastDataset, FastLoader, open_reader, open_writer
@@ -27,8 +25,6 @@ from iofast.mirror import cache
 from iofast.opening import open_shards
 from iofast.order import Blocks, Sequential, Shuffled
 from iofast.remote.connection import _connect as cache_of_connections
-
-__all__ = ["small_blocks"]
 
 COUNT = 240
 FORMATS = (".tar", ".tfrecord", ".lmdb")
@@ -71,12 +67,6 @@ def loader(path: str | Path, order: Any = None, **options: Any) -> FastLoader:
 
 def batches(made: FastLoader, epochs: int = 1) -> list[torch.Tensor]:
     return [tensor for _ in range(epochs) for batch in made for tensor in batch]
-
-
-def counts(site: str) -> dict[str, int]:
-    with urllib.request.urlopen(f"{site}/-/counts") as answer:
-        found: dict[str, int] = json.load(answer)
-        return found
 
 
 def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:

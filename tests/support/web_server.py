@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -140,14 +141,20 @@ def web_server(
     folder: Path,
     latency: float = 0.0,
     rate: float = 0.0,
-    address: str = "127.0.0.1",
     certificate: Path | None = None,
 ) -> Iterator[str]:
     """The URL of such a server; `rate` in bytes a second. With a `certificate` it begins with https."""
     port = free_port()
-    command = [sys.executable, __file__, os.fspath(folder), address, str(port), str(latency), str(rate)]
-    with served([*command, *([] if certificate is None else [os.fspath(certificate)])], port, address) as url:
+    command = [sys.executable, __file__, os.fspath(folder), "127.0.0.1", str(port), str(latency), str(rate)]
+    with served([*command, *([] if certificate is None else [os.fspath(certificate)])], port) as url:
         yield url if certificate is None else url.replace("http:", "https:")
+
+
+def counts(url: str) -> dict[str, int]:
+    """Requests and bytes of such a server so far."""
+    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+        found: dict[str, int] = json.load(answer)
+        return found
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -1,7 +1,7 @@
 """Presets against the code that they name, written out with Pillow: means and deviations over draws of an image."""
 
-import math
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from recipe_lists import listed, text
+from places import ROOT
+from test_crops import resized_crop_box
 from torch.utils._pytree import tree_leaves
 from transform_draws import write_smooth
 
@@ -35,17 +36,8 @@ class Source:
         self, image: Image.Image, scale: tuple[float, float] = (0.08, 1.0), resample: Any = BILINEAR
     ) -> Image.Image:
         """RandomResizedCrop of torchvision."""
-        width, height = image.size
-        for _ in range(10):
-            area = width * height * self.random.uniform(*scale)
-            aspect = math.exp(self.random.uniform(math.log(3 / 4), math.log(4 / 3)))
-            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if 0 < w <= width and 0 < h <= height:
-                x, y = self.random.randint(0, width - w), self.random.randint(0, height - h)
-                return image.crop((x, y, x + w, y + h)).resize((SIDE, SIDE), resample)
-        side = min(width, height)  # of an image that is about square
-        x, y = (width - side) // 2, (height - side) // 2
-        return image.crop((x, y, x + side, y + side)).resize((SIDE, SIDE), resample)
+        box = resized_crop_box(*image.size, [self.random.random() for _ in range(22)], scale, (3 / 4, 4 / 3))
+        return image.crop(box).resize((SIDE, SIDE), resample)
 
     def apply(self, p: float, function: Callable[[Image.Image], Image.Image], image: Image.Image) -> Image.Image:
         return function(image) if self.random.random() < p else image
@@ -91,31 +83,9 @@ def timm_center(_: Source, image: Image.Image) -> Image.Image:
     return image.crop((x, y, x + SIDE, y + SIDE))
 
 
-def simclr(source: Source, image: Image.Image) -> Image.Image:
-    return source.view(image, (0.8, 0.8, 0.8, 0.2), 0.5)
-
-
-def dino(
-    source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0, least: float = 0.4
-) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize, scale=(least, 1.0), resample=BICUBIC)
-
-
-def dino_local(source: Source, image: Image.Image, most: float = 0.4) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.2, 0.1), 0.5, scale=(0.05, most), resample=BICUBIC)
-
-
 def mae(source: Source, image: Image.Image) -> Image.Image:
     """main_pretrain.py."""
     return source.apply(0.5, ImageOps.mirror, source.crop(image, (0.2, 1.0), BICUBIC))
-
-
-def moco(source: Source, image: Image.Image) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.4, 0.1), 0.5, scale=(0.2, 1.0))
-
-
-def moco_v3(source: Source, image: Image.Image, blur: float = 1.0, solarize: float = 0.0) -> Image.Image:
-    return source.view(image, (0.4, 0.4, 0.2, 0.1), blur, solarize)
 
 
 def deit3(source: Source, image: Image.Image) -> Image.Image:
@@ -150,30 +120,42 @@ def segmentation(source: Source, image: Image.Image) -> Image.Image:
     return padded.crop((x, y, x + SIDE, y + SIDE))
 
 
-def recipe(name: str, side: int = SIDE, base: int = 28) -> Any:
-    """A list of docs/transforms.md for images of `side` pixels, the short side before scaling being `base`."""
-    program = text().replace("260, 1040", f"{base // 2}, {2 * base}").replace("98, 8", f"{side}, 1")
-    program = program.replace("256", str(base)).replace("480, pad", f"{side}, pad")
-    return listed(program.replace("1024", str(side)).replace("224,", f"{side},").replace("224)", f"{side})"))[name]
+def recipes(*changes: tuple[str, str]) -> dict[str, Any]:
+    """The lists of transforms and the views of docs/transforms.md, as a reader copies them, with other numbers."""
+    page = (ROOT / "docs" / "transforms.md").read_text()
+    (program,) = re.findall(r"^```python\n(flip, imagenet = (?:.*\n)*?)^```", page, re.MULTILINE)
+    for given, other in changes:
+        program = program.replace(given, other)
+    names: dict[str, Any] = {"T": T}
+    exec(program, names)
+    whole = T.RandomResizedCrop, T.Resize, T.RandomResize, T.RandomShortestSize, T.ScaleJitter, T.RandomCrop
+    first = {name: own[0] if isinstance(own, list) else own for name, own in names.items()}
+    return {name: names[name] for name, own in first.items() if isinstance(own, (T.Views, *whole))}
 
 
+SMALL = recipes(  # for images of SIDE pixels, the short side before scaling being 28
+    *(("260, 1040", "14, 56"), ("98, 8", "24, 1"), ("256", "28"), ("480, pad", "24, pad")),
+    *(("1024", "24"), ("224,", "24,"), ("224)", "24)")),
+)
+MOCO_V3 = partial(Source.view, strengths=(0.4, 0.4, 0.2, 0.1))
+DINO = partial(MOCO_V3, resample=BICUBIC)
 PRESETS: dict[str, tuple[Any, Callable[[Source, Image.Image], Image.Image]]] = {
     "timm": (T.timm_train(SIDE), timm_train),
-    "simclr": (T.simclr(SIDE), simclr),
-    "dino first": (T.dino(SIDE, SIDE, 1), dino),
-    "dino second": (T.dino(SIDE, SIDE, 1), partial(dino, blur=0.1, solarize=0.2)),
-    "dino local": (T.dino(SIDE, SIDE, 1), dino_local),
-    "segmentation": (recipe("segmentation"), segmentation),
-    "lsj": (recipe("lsj"), lsj),
-    "timm_center": (recipe("timm_center"), timm_center),
-    "timm_squash": (recipe("timm_squash"), timm_squash),
-    "deit3": (recipe("deit3"), deit3),
-    "mae": (recipe("mae"), mae),
-    "moco": (recipe("moco"), moco),
-    "moco_v3 first": (recipe("moco_v3"), moco_v3),
-    "moco_v3 second": (recipe("moco_v3"), partial(moco_v3, blur=0.1, solarize=0.2)),
-    "dinov2 first": (recipe("dinov2"), partial(dino, least=0.32)),
-    "dinov2 local": (recipe("dinov2"), partial(dino_local, most=0.32)),
+    "simclr": (T.simclr(SIDE), partial(Source.view, strengths=(0.8, 0.8, 0.8, 0.2), blur=0.5)),
+    "dino first": (T.dino(SIDE, SIDE, 1), partial(DINO, blur=1.0, scale=(0.4, 1.0))),
+    "dino second": (T.dino(SIDE, SIDE, 1), partial(DINO, blur=0.1, solarize=0.2, scale=(0.4, 1.0))),
+    "dino local": (T.dino(SIDE, SIDE, 1), partial(DINO, blur=0.5, scale=(0.05, 0.4))),
+    "segmentation": (SMALL["segmentation"], segmentation),
+    "lsj": (SMALL["lsj"], lsj),
+    "timm_center": (SMALL["timm_center"], timm_center),
+    "timm_squash": (SMALL["timm_squash"], timm_squash),
+    "deit3": (SMALL["deit3"], deit3),
+    "mae": (SMALL["mae"], mae),
+    "moco": (SMALL["moco"], partial(Source.view, strengths=(0.4, 0.4, 0.4, 0.1), blur=0.5, scale=(0.2, 1.0))),
+    "moco_v3 first": (SMALL["moco_v3"], partial(MOCO_V3, blur=1.0)),
+    "moco_v3 second": (SMALL["moco_v3"], partial(MOCO_V3, blur=0.1, solarize=0.2)),
+    "dinov2 first": (SMALL["dinov2"], partial(DINO, blur=1.0, scale=(0.32, 1.0))),
+    "dinov2 local": (SMALL["dinov2"], partial(DINO, blur=0.5, scale=(0.05, 0.32))),
 }
 
 
@@ -201,9 +183,9 @@ def test_as_the_source(tmp_path: Path, name: str) -> None:
 
 
 def test_recipes_of_the_docs_compile() -> None:
-    recipes = listed(text())
-    assert {"classification", "multiscale", "mae", "moco", "five_crop", "cifar"} <= set(recipes)
-    assert all(T.compile(recipe).transforms for recipe in recipes.values())
+    found = recipes()
+    assert {"classification", "multiscale", "mae", "moco", "five_crop", "cifar"} <= set(found)
+    assert all(T.compile(each).transforms for each in found.values())
 
 
 N = 16
