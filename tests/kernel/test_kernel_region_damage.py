@@ -29,9 +29,9 @@ def lenient() -> Decoder:
 
 
 def small(rng: Rng) -> Drawn:
-    """An image of a few restart segments."""
+    """An image of a few restart segments, or without markers."""
     width, height = (int(v) for v in rng.integers(20, 90, 2))
-    sampling, restart = str(rng.choice(OWN)), int(rng.choice((1, 1, 2, 3, 5, 8)))
+    sampling, restart = str(rng.choice(OWN)), int(rng.choice((0, 1, 1, 2, 3, 5, 8)))
     return encode(texture(rng, width, height), sampling, restart, int(rng.choice((40, 90))), bool(rng.integers(2)))
 
 
@@ -78,32 +78,18 @@ def test_what_is_passed_has_libjpegs_pixels(strict: Decoder, lenient: Decoder, c
                 assert np.array_equal(pixels, wanted), (route, drawn[1:], box)
                 whole_files += status == 0 and box == boxes[0]
         agree(strict, data)
+        agree(lenient, data)
     assert change not in (fill_bytes, garbage_before_marker) or whole_files == IMAGES * len(FEW)
 
 
-def agree(decoder: Decoder, data: bytes) -> int:
-    """Every path has the status and pixels of libjpeg for the whole image; return the status."""
+def agree(decoder: Decoder, data: bytes) -> None:
+    """Every path has the status and pixels of libjpeg for the whole image."""
     box = Box(0, 0, *claimed_size(data, MAX_PIXELS))
     (wanted,), (right,), _ = decoder.regions(LIBJPEG, data, [box])
     for route in decoder.contexts:
         (status,), (pixels,), _ = decoder.regions(route, data, [box])
         assert status == wanted, (route, Status(status), Status(wanted))
         assert np.array_equal(pixels, right), route
-    return wanted
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_all_paths_agree_on_damaged_files(strict: Decoder, lenient: Decoder, seed: int) -> None:
-    """With and without markers, one to three damages of any kind, strict or not."""
-    rng, seen = np.random.default_rng(seed), set()
-    for _ in range(60):
-        width, height = (int(v) for v in rng.integers(1, 60, 2))
-        restart = int(rng.choice((0, 1, 1, 2, 4)))
-        drawn = encode(texture(rng, width, height), str(rng.choice(OWN)), restart, 80, bool(rng.integers(2)))
-        for _ in range(3):
-            data = damage(drawn.data, rng)
-            seen |= {agree(strict, data), agree(lenient, data)}
-    assert {Status.OK, Status.CORRUPT, Status.TRUNCATED} <= seen
 
 
 @pytest.mark.parametrize("restart", [0, 6])
