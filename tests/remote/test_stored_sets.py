@@ -135,6 +135,7 @@ def test_shards_of_another_program(sets: Path, site: str, tmp_path: Path, suffix
     assert open_shards(ours, "ours").container == suffix[1:]
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl, which makes the certificate")
 @pytest.mark.usefixtures("folder")
 def test_shards_of_another_program_by_https(
     sets: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
