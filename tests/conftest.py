@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from own_pages import close_page
+from small_blocks import BLOCK, blocks_of
 from started_workers import close_pools, shared_pool
 
 import iofast
@@ -106,3 +107,10 @@ def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # hides other processes' pages
     yield tmp_path
     close_page()
+
+
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    """Blocks of stored objects of 64 KiB instead of 4 MiB, so that small sets have many."""
+    with blocks_of(BLOCK):
+        yield

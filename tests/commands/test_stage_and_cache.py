@@ -1,23 +1,19 @@
 """`iofast stage` and `iofast cache`: filling, listing, checking and emptying the cache of stored objects."""
 
-import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
 from loader_sets import photographs
-from small_blocks import BLOCK, small_blocks
-from web_server import web_server
+from small_blocks import BLOCK
+from web_server import counts, web_server
 
 from iofast import open_reader, open_writer
 from iofast.mirror import cache
 
 pytest.importorskip("obstore", reason="needs iofast[remote]")
-
-__all__ = ["small_blocks"]
 
 pytestmark = pytest.mark.usefixtures("small_blocks", "folder")
 
@@ -40,8 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sent(site: str) -> int:
-    with urllib.request.urlopen(f"{site}/-/counts") as answer:
-        return int(json.load(answer)["bytes"])
+    return counts(site)["bytes"]
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".lmdb"])

@@ -1,11 +1,9 @@
 """Batches on their way to a device: on a model that is as late as a device may be."""
 
-import contextlib
 import random
 import threading
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import numpy as np
 import pytest
@@ -146,56 +144,12 @@ def test_devices_without_streams_of_ours(monkeypatch: pytest.MonkeyPatch) -> Non
         assert isinstance(transfer_to(torch.device("cuda:0"), StageCounter()), Direct)
 
 
-class Cuda:
-    """The part of torch.cuda that CudaStreams uses, in a process whose consumer works on device 3."""
-
-    mem_get_info = staticmethod(lambda: (1000, 5000))
-    memory_reserved = staticmethod(lambda: 300)
-    memory_allocated = staticmethod(lambda: 100)
-    is_current_stream_capturing = staticmethod(lambda: False)
-
-    def __init__(self) -> None:
-        self.consumer = threading.current_thread()
-        self.calls: list[str] = []
-        self.passed = 0
-
-    def current_device(self) -> int:
-        return 3 if threading.current_thread() is self.consumer else 0
-
-    def Stream(self, device: torch.device) -> str:  # noqa: N802 (torch's name)
-        self.calls.append(f"stream on {device}")
-        return "side"
-
-    def Event(self, enable_timing: bool) -> Any:  # noqa: N802
-        assert enable_timing
-
-        def elapsed_time(end: Any) -> float:
-            assert end.query(), "not ready"
-            return 1.5
-
-        event = SimpleNamespace(query=lambda: self.passed, elapsed_time=elapsed_time)
-        event.record = lambda stream: self.calls.append(f"record on {stream}")
-        return event
-
-    def current_stream(self, device: torch.device) -> str:
-        return f"current of {device}"
-
-    def device(self, device: torch.device) -> Any:
-        return self._within(f"device {device}")
-
-    def stream(self, stream: str) -> Any:
-        return self._within(f"stream {stream}")
-
-    @contextlib.contextmanager
-    def _within(self, name: str) -> Iterator[None]:
-        self.calls.append(f"enter {name}")
-        yield
-        self.calls.append(f"leave {name}")
-
-
 def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread enters the device before its stream, so that no context is made on another device."""
-    cuda = Cuda()
+    consumer, cuda, own = threading.current_thread(), MagicMock(), torch.device("cuda:3")
+    cuda.current_device = lambda: 3 if threading.current_thread() is consumer else 0
+    cuda.is_current_stream_capturing = lambda: False
+    cuda.mem_get_info, cuda.memory_reserved, cuda.memory_allocated = lambda: (1000, 5000), lambda: 300, lambda: 100
     monkeypatch.setattr(torch, "cuda", cuda)
     streams = CudaStreams(torch.device("cuda"))
     transfer = Transfer(torch.device("cuda"), streams, StageCounter())
@@ -204,33 +158,36 @@ def test_cuda_is_the_consumers_device_in_every_thread(monkeypatch: pytest.Monkey
     thread = threading.Thread(target=lambda: issued.append(transfer.issue(lambda bus: "a batch")))
     thread.start()
     thread.join()
-    entered = ["stream on cuda:3", "enter device cuda:3", "enter stream side"]
-    assert cuda.calls == [*entered, "record on side", "leave stream side", "leave device cuda:3"]
-    assert streams.current() == "current of cuda:3"
+    side, event, left = cuda.Stream.return_value, cuda.Event.return_value, (None, None, None)
+    entered = [call.device(own), call.device().__enter__(), call.stream(side), call.stream().__enter__()]
+    recorded = [call.Event(enable_timing=True), call.Event().record(side)]
+    ended = [call.stream().__exit__(*left), call.device().__exit__(*left)]
+    assert cuda.mock_calls == [call.Stream(own), *entered, *recorded, *ended]
+    assert streams.current() == cuda.current_stream.return_value
+    cuda.current_stream.assert_called_with(own)
     assert streams.free_bytes() == 1200
+    event.elapsed_time.return_value = 1.5
     for passed, elapsed in ((0, None), (1, 1_500_000)):
-        cuda.passed = passed
+        event.query.return_value = passed
         assert streams.elapsed_ns(issued[0].ready, issued[0].ready) == elapsed
+        assert event.elapsed_time.called == passed, "not ready"
         assert streams.passed(issued[0].ready) == passed
     transfer.check()
 
 
 def test_the_calls_that_order_streams_are_torchs() -> None:
     """The device waits for a batch, its memory is kept for the consumer's stream, and a copy does not block."""
-    calls: list[Any] = []
-    streams, stream = CudaStreams(torch.device("cuda:0")), SimpleNamespace(wait_event=calls.append)
-    streams.wait(stream, "ready")
-    for name, is_cuda in (("kept", True), ("on the host", False)):
-        tensor: Any = SimpleNamespace(is_cuda=is_cuda, record_stream=lambda stream, name=name: calls.append(name))
-        streams.keep(tensor, stream)  # type: ignore[arg-type]
-    pinned = SimpleNamespace(
-        device=torch.device("cpu"),
-        layout=torch.strided,
-        is_pinned=lambda: True,
-        to=lambda device, non_blocking=False: calls.append((device, non_blocking)),
-    )
-    streams.copy(pinned)  # type: ignore[arg-type]
-    assert calls == ["ready", "kept", (torch.device("cuda:0"), True)]
+    streams, stream = CudaStreams(torch.device("cuda:0")), MagicMock()
+    streams.wait(stream, "ready")  # type: ignore[arg-type]
+    stream.wait_event.assert_called_once_with("ready")
+    there, here = MagicMock(is_cuda=True), MagicMock(is_cuda=False)
+    for tensor in (there, here):
+        streams.keep(tensor, stream)
+    there.record_stream.assert_called_once_with(stream)
+    assert not here.record_stream.called
+    pinned = MagicMock(device=torch.device("cpu"), layout=torch.strided)
+    streams.copy(pinned)
+    pinned.to.assert_called_once_with(torch.device("cuda:0"), non_blocking=True)
 
 
 def test_any_tensor_of_a_users_function_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

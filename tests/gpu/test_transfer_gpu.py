@@ -11,8 +11,6 @@ from loader_sets import eventually, photographs, workers, write_numbered
 
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
-from iofast.gpu import CudaStreams, Transfer
-from iofast.meter.counters import StageCounter
 
 pytestmark = pytest.mark.gpu
 
@@ -88,48 +86,6 @@ def test_two_hundred_batches_amid_churn(dataset: FastDataset) -> None:
             found.append(sums)
     stream.synchronize()
     assert [[int(each) for each in sums] for sums in found] == [expected[epoch] for epoch in range(20)]
-
-
-class Careless(CudaStreams):
-    """Streams whose call `fault` does nothing."""
-
-    def __init__(self, fault: str) -> None:
-        super().__init__(torch.device("cuda"))
-        self.fault = fault
-
-    def wait(self, stream: Any, event: Any) -> None:
-        if self.fault != "wait":
-            super().wait(stream, event)
-
-    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
-        if self.fault != "keep":
-            super().keep(tensor, stream)
-
-
-@pytest.mark.parametrize(("fault", "corrupt"), [("wait", True), ("keep", True), ("", False)])
-def test_without_wait_or_keep_batches_are_corrupt(fault: str, corrupt: bool) -> None:
-    """The last row has all calls of the loader."""
-    transfer = Transfer(torch.device("cuda"), Careless(fault), StageCounter())
-    transfer.begin()
-    stream, found = torch.cuda.Stream(), []
-    late = {"wait": "side", "keep": "consumer"}.get(fault, "both")
-    for number in range(40):
-        host = torch.full((1 << 20,), number + 1, dtype=torch.uint8).pin_memory()
-
-        def work(bus: Any, host: torch.Tensor = host) -> torch.Tensor:
-            if late in ("side", "both"):
-                torch.cuda._sleep(LATE // 10)
-            return bus.copy([host])[0]
-
-        with torch.cuda.stream(stream):
-            batch = transfer.hand_over(transfer.issue(work))
-            if late in ("consumer", "both"):
-                torch.cuda._sleep(LATE)  # longer than the host's turn, or this stream keeps up
-            found.append((batch.min(), batch.max()))
-            del batch
-    torch.cuda.synchronize()
-    wrong = [n for n, (low, high) in enumerate(found) if (int(low), int(high)) != (n + 1, n + 1)]
-    assert bool(wrong) == corrupt
 
 
 def test_a_captured_graph_is_fed(dataset: FastDataset) -> None:

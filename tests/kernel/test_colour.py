@@ -12,7 +12,7 @@ from PIL import Image, ImageCms, PngImagePlugin
 import iofast.kernel
 from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel import colour, markers, native, recode
+from iofast.kernel import colour, native, recode
 from iofast.kernel.contract import TranscodeRecipe, levels_of
 from iofast.record import RAW_FIELDS
 from tools.odd_images.profiles import SRGB, WIDE, cmyk_profile, gray_profile, rgb_profile
@@ -50,20 +50,6 @@ def test_profiles(format: str) -> None:
                 assert found == (MIXED if icc == "keep" else None)
 
 
-def sections(data: bytes) -> set[bytes]:
-    """The markers of a JPEG, or the names of the chunks of a PNG or WebP."""
-    if data.startswith(b"\xff\xd8"):
-        return {bytes([marker]) for marker, _, _ in markers._segments(data)}
-    found, at, order = set(), *((8, "big") if data.startswith(b"\x89PNG") else (12, "little"))
-    while at < len(data):
-        first, second = data[at : at + 4], data[at + 4 : at + 8]
-        name, size = (second, first) if order == "big" else (first, second)
-        length = int.from_bytes(size, order)
-        at += length + 12 if order == "big" else length + 8 + length % 2
-        found.add(name)
-    return found
-
-
 def laden(kind: str) -> bytes:
     """An image with all the metadata that Pillow writes."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -87,14 +73,14 @@ def test_encoded_images_contain_pixels_and_nothing_else(kind: str, icc: str | No
     """A profile by LittleCMS contains the time of its creation, which would make each run differ."""
     data = laden(kind)
     kept = icc == "keep" and kind in ("JPEG", "PNG", "WEBP", "TIFF", "YCbCr")
-    for format, usual, profile in (
-        ("png", {b"IHDR", b"IDAT", b"IEND"}, b"iCCP"),
-        ("jpeg", {b"\xe0", b"\xdb", b"\xc0", b"\xc4", b"\xdd"}, b"\xe2"),
-        ("webp", {b"VP8 ", b"VP8X"}, b"ICCP"),
+    for format, usual in (
+        ("png", set()),
+        ("jpeg", {"jfif", "jfif_version", "jfif_unit", "jfif_density"}),
+        ("webp", {"loop", "background", "timestamp", "duration"}),
     ):
         made = kernel.transcode(data, TranscodeRecipe(size=32, mode="short", format=format, icc=icc)).data
-        assert sections(made) <= usual | {profile}
-        assert (profile in sections(made)) == kept
+        image = Image.open(io.BytesIO(made))
+        assert (set(image.info) - usual, dict(image.getexif())) == ({"icc_profile"} if kept else set(), {})
 
 
 def test_a_cmyk_profile_is_not_passed_on_with_rgb_pixels() -> None:

@@ -1,4 +1,7 @@
-"""Pixels of `decode` and `decode_batch`: within a level of Pillow for any image, geometry and layout."""
+"""Pixels of `decode` and `decode_batch`, of JPEGs and raw: Pillow's within a level, in any geometry and layout."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,21 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import (
     KINDS,
+    TURNS,
     View,
     batch_of,
     decode_view,
+    decode_views,
     expected,
+    in_a_file,
     jpeg,
     off_by,
     photo,
+    raw_batch,
+    save,
     upright,
+    views,
     worst,
 )
+from lmdb_containers import build
 from PIL import Image
-from raw_images import views
 
-from iofast import kernel
+from iofast import FastDataset, FastLoader, kernel, open_reader, open_writer
 from iofast.kernel.contract import FILTERS, DecodeOptions, Status
+from iofast.record import ImageInfo
 
 PLANS = {
     "crop and resize": View((37, 21, 390, 250, 224, 160, 0, 0), (224, 160), True),
@@ -57,18 +67,6 @@ def test_every_kind_of_jpeg_with_every_filter(kind: str, filter: str) -> None:
         check(data, upright(data), PLANS[plan], filter)
 
 
-@pytest.mark.parametrize("filter", FILTERS)
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations_are_applied_before_the_box(orientation: int, filter: str) -> None:
-    data = KINDS["420"](photo(211, 150))
-    image = upright(data, orientation)
-    np.testing.assert_array_equal(kernel.decode(data, orientation), np.asarray(image))
-    for flip in (False, True):
-        check(data, image, View((11, 40, 140, 149, 77, 50, 0, 0), (77, 50), flip), filter, orientation)
-        centre = View((0, 0, *image.size, 96, 90, 13, 7), (64, 64), flip)
-        check(data, image, centre, filter, orientation)
-
-
 _sides = st.one_of(st.integers(1, 20), st.integers(1, 400))
 
 
@@ -94,10 +92,12 @@ def test_extreme_shapes(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("filter", FILTERS)
-def test_outputs_of_any_strides(filter: str) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_outputs_of_any_strides(filter: str, exact: bool) -> None:
     view = PLANS["crop and resize"]
     (width, height), data = view.size, KINDS["420"](photo(500, 375))
-    _, wanted = decode_view(data, view, DecodeOptions(filter=filter))
+    options = DecodeOptions(filter=filter, exact=exact)
+    _, wanted = decode_view(data, view, options)
     padded = np.full((3, height + 2, width + 5, 4), 7, np.uint8)
     layouts = {
         "planes": np.zeros((3, 3, height, width), np.uint8).transpose(0, 2, 3, 1),
@@ -109,7 +109,7 @@ def test_outputs_of_any_strides(filter: str) -> None:
     }
     source, _alive = batch_of([data] * 3)
     boxes, flips, status = np.array([view.box] * 3, np.int32), np.ones(3, np.uint8), np.full(3, -1, np.int32)
-    context = kernel.Context(DecodeOptions(filter=filter))
+    context = kernel.Context(options)
     for name, out in layouts.items():
         kernel.decode_batch(context, source, boxes, flips, out, status, 0, 3)
         assert status.tolist() == [0, 0, 0], name
@@ -172,3 +172,77 @@ def test_every_instruction_set_gives_the_same_bits(monkeypatch: pytest.MonkeyPat
         found.append([(status, pixels.tobytes()) for status, pixels in made])
     assert len(set(found[0])) > 30  # for enlargement, box is nearest
     assert found[0] == found[1] == found[2] == found[3]
+
+
+@given(st.tuples(st.integers(1, 80), st.integers(1, 80)), st.integers(1, 8), st.sampled_from(FILTERS), st.data())
+def test_crops_are_those_of_the_image(size: tuple[int, int], orientation: int, name: str, data: st.DataObject) -> None:
+    view, lying = data.draw(views(*size)), size[::-1] if orientation >= 5 else size
+    source, _alive = raw_batch([photo(*lying).tobytes()], [size], orientation, checked=True)
+    status, pixels = decode_views(source, [view], DecodeOptions(filter=name))
+    assert status == [Status.OK]
+    image = Image.fromarray(photo(*lying))
+    turn = TURNS[orientation]
+    copies = name == "nearest" or view.box[4:6] == (view.box[2] - view.box[0], view.box[3] - view.box[1])
+    assert off_by(pixels[0], image if turn is None else image.transpose(turn), view, name) <= (not copies)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_payloads_in_a_file(checked: bool) -> None:
+    sizes = [(71, 53), (64, 60), (53, 71)]
+    batch = raw_batch([photo(*size).tobytes() for size in sizes], sizes, checked=checked)
+    view = [View((3, 20, 50, 47, 40, 30, 1, 2), (30, 24))] * 3
+    source, fd = in_a_file(batch)
+    try:
+        assert decode_views(source, view)[0] == [Status.OK] * 3
+        np.testing.assert_array_equal(decode_views(source, view)[1], decode_views(batch.source, view)[1])
+        end = int(source.offsets[2])
+        os.ftruncate(fd, end + 10)
+        assert decode_views(source, view)[0] == [Status.OK, Status.OK, Status.SHORT]
+        source.offsets[0] = 2**64 - 5
+        assert decode_views(source, view)[0][0] in (Status.SHORT, Status.READ)
+        source.fds[1] = 9999
+        assert decode_views(source, view)[0][1:] == [Status.READ, Status.SHORT]
+    finally:
+        os.close(fd)
+
+
+def test_only_the_rows_of_the_crop_are_read() -> None:
+    """Without a checksum, a file that ends behind these rows is long enough."""
+    source, fd = in_a_file(raw_batch([photo(40, 30).tobytes()], [(40, 30)]))
+    view = View((0, 2, 40, 11, 40, 9, 0, 0), (40, 9))
+    whole_file = decode_views(source, [view])
+    used = 3 * 40 * 11
+    try:
+        os.ftruncate(fd, used)
+        cut = decode_views(source, [view])
+        assert cut[0] == whole_file[0] == [Status.OK]
+        np.testing.assert_array_equal(cut[1], whole_file[1])
+        os.ftruncate(fd, used - 1)
+        assert decode_views(source, [view])[0] == [Status.SHORT]
+    finally:
+        os.close(fd)
+
+
+def test_every_image_field_in_one_container(tmp_path: Path) -> None:
+    image = photo(40, 30)
+    size = {"width": 40, "height": 30}
+    with open_writer(tmp_path / "mixed.lmdb") as writer:
+        writer.write({"rgb": image.tobytes(), "json": size, "cls": 0})
+        writer.write({"jpg": jpeg(image), "rgb": bytes(3), "json": '{"width": 1, "height": 1}', "cls": 1})
+        writer.write({"png": save(Image.fromarray(image), "PNG"), "cls": 2})
+    with open_reader(tmp_path / "mixed.lmdb") as reader:
+        assert reader.locate(np.arange(3)).kind.tolist() == [1, 0, 0]
+        assert reader.locate(np.arange(3), "cls").kind.tolist() == [0, 0, 0]
+    images, labels = next(iter(FastLoader(FastDataset(tmp_path / "mixed.lmdb"), 3)))
+    wanted = [image, np.asarray(upright(jpeg(image))), image]
+    assert labels.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(wanted))
+
+
+def test_an_orientation_in_the_index_is_applied(tmp_path: Path) -> None:
+    """iofast stores upright pixels, but the format permits other orientations."""
+    image = photo(40, 30)
+    fields = {"rgb": image.tobytes(), "json": b'{"height":40,"width":30}'}
+    build(tmp_path / "turned.lmdb", [(0, fields, ImageInfo(-1, 30, 40, 6), "all")])
+    found = np.asarray(FastDataset(tmp_path / "turned.lmdb")[0][0])
+    np.testing.assert_array_equal(found, np.rot90(image, -1))

@@ -2,22 +2,21 @@
 
 import os
 import re
-import subprocess
-import sys
+import resource
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from at_once import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_images import KINDS, View, batch_of, decode_view, decode_views, exif, jpeg, photo, save, segment, with_size
 from PIL import Image
-from places import SUPPORT
 
 from iofast import kernel
 from iofast.errors import DecodeError, OptionError
-from iofast.kernel.contract import MESSAGES, DecodeOptions, Payloads, Status
+from iofast.kernel.contract import MESSAGES, DecodeOptions, Kind, Payloads, Status
 
 WIDTH, HEIGHT = 160, 120
 GOOD, PROGRESSIVE = jpeg(photo(WIDTH, HEIGHT)), KINDS["progressive"](photo(WIDTH, HEIGHT))
@@ -36,10 +35,16 @@ class Case(NamedTuple):
     data: bytes = GOOD
     view: View = WHOLE
     options: DecodeOptions = DecodeOptions()
+    indexed: tuple[int, int, int] = (Kind.ENCODED, 0, 0)  # the size of raw pixels
 
 
 def _boxed(*box: int) -> Case:
     return Case(Status.BOX, view=View(box, (48, 40)))  # type: ignore[arg-type]
+
+
+def _raw(status: Status, length: int, *size: int, kind: int = Kind.RGB) -> Case:
+    view = View((0, 0, 30, 28, 48, 40, 0, 0), (48, 40))
+    return Case(status, bytes(length), view, indexed=(kind, *size))  # type: ignore[arg-type]
 
 
 CASES = {
@@ -74,15 +79,29 @@ CASES = {
     "window off the left": _boxed(0, 0, WIDTH, HEIGHT, 60, 50, -1, 0),
     "window past any number": _boxed(0, 0, WIDTH, HEIGHT, 2**31 - 1, 2**31 - 1, 2**31 - 10, 0),
     "virtual image too small": _boxed(0, 0, WIDTH, HEIGHT, 47, 40, 0, 0),
+    "raw": _raw(Status.OK, 3600, 40, 30),
+    "raw, a byte less": _raw(Status.TRUNCATED, 3599, 40, 30),
+    "raw, a byte more": _raw(Status.CORRUPT, 3601, 40, 30),
+    "raw, nothing": _raw(Status.TRUNCATED, 0, 40, 30),
+    "raw, no width": _raw(Status.CORRUPT, 0, 0, 30),
+    "raw, less than no height": _raw(Status.CORRUPT, 3600, 40, -30),
+    "raw, a size that wraps round": _raw(Status.LIMIT, 3600, 2**31 - 1, 2**31 - 1),
+    "raw, too many pixels": _raw(Status.LIMIT, 3600, 2**14 + 1, 2**14),
+    "raw, no such kind": _raw(Status.UNSUPPORTED, 3600, 40, 30, kind=3),
+    "raw, less than no kind": _raw(Status.UNSUPPORTED, 3600, 40, 30, kind=-1),
+    "raw, a box outside": _raw(Status.BOX, 1200, 20, 20),
 }
 
 
+@pytest.mark.parametrize("checked", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("name", CASES)
-def test_each_row_has_its_own_status(name: str) -> None:
+def test_each_row_has_its_own_status(name: str, checked: bool) -> None:
     """The row is between good ones, in a batch of which only rows 1 to 3 are decoded."""
     case = CASES[name]
     good = decode_view(GOOD, WHOLE, case.options)
-    source, _alive = batch_of([GOOD, GOOD, case.data, GOOD, GOOD])
+    source, _alive = batch_of([GOOD, GOOD, case.data, GOOD, GOOD], checked=checked)
+    if case.indexed[0]:
+        source = source._replace(indexed=np.array([(0, 0, 0)] * 2 + [case.indexed] + [(0, 0, 0)] * 2, np.int32))
     boxes = np.array([WHOLE.box, WHOLE.box, case.view.box, WHOLE.box, WHOLE.box], np.int32)
     out, status = np.full((5, 40, 48, 3), 99, np.uint8), np.full(5, -7, np.int32)
     kernel.decode_batch(kernel.Context(case.options), source, boxes, np.zeros(5, np.uint8), out, status, 1, 4)
@@ -126,17 +145,14 @@ def test_a_header_that_contradicts_the_index(name: str, outside: bool) -> None:
     if outside and expected == Status.OK:
         expected = Status.BOX
     source, _alive = batch_of([GOOD, data], [1, orientation])
-    indexed = np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32)
+    source = source._replace(indexed=np.array([(0, WIDTH, HEIGHT), (0, *size)], np.int32))
     region = (0, 0, 300, 300) if outside else (0, 0, 100, 100)
-    boxes = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32)
-    out, status = np.full((2, 40, 48, 3), 99, np.uint8), np.full(2, -7, np.int32)
-    context, flips = kernel.Context(DecodeOptions()), np.zeros(2, np.uint8)
-    kernel.decode_batch(context, source._replace(indexed=indexed), boxes, flips, out, status, 0, 2)
-    assert status.tolist() == [Status.OK, expected]
+    status, out = decode_views(source, [WHOLE, View((*region, 48, 40, 0, 0), (48, 40))])
+    assert status == [Status.OK, expected]
     assert bool(out[1].any()) == (expected == Status.OK)
-    status[:] = -7
-    kernel.decode_each(context, source._replace(indexed=indexed), boxes, flips, list(out), status)
-    assert status.tolist() == [Status.OK, expected]
+    boxes, found = np.array([WHOLE.box, (*region, 48, 40, 0, 0)], np.int32), np.full(2, -7, np.int32)
+    kernel.decode_each(kernel.Context(DecodeOptions()), source, boxes, np.zeros(2, np.uint8), list(out), found)
+    assert found.tolist() == status
 
 
 UNSUPPORTED = [
@@ -191,34 +207,22 @@ def test_payloads_from_files(tmp_path: Path) -> None:
         assert pixels.any() == (found == Status.OK)
 
 
-_STARVED = """
-import resource
-from kernel_images import *
-data = with_size(jpeg(photo(160, 120)), 60000, 60000)
-view = View((0, 0, 60000, 60000, 48, 40, 0, 0), (48, 40))
-decode_view(jpeg(photo(160, 120)), View((0, 0, 160, 120, 48, 40, 0, 0), (48, 40)))
-limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (256 << 20)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print(decode_view(data, view, DecodeOptions(max_pixels=1 << 32))[0])
-"""
-
-
 def test_out_of_memory() -> None:
     """14 GB of pixels where 256 MB of address space are left."""
-    path = os.pathsep.join([str(SUPPORT), *sys.path])
-    result = subprocess.run(
-        [sys.executable, "-c", _STARVED],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert (result.stdout, result.returncode) == (f"{int(Status.MEMORY)}\n", 0), result.stderr
+    data, view = with_size(GOOD, 60_000, 60_000), View((0, 0, 60_000, 60_000, 48, 40, 0, 0), (48, 40))
+
+    def is_refused() -> bool:
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (256 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return decode_view(data, view, DecodeOptions(max_pixels=1 << 32))[0] == Status.MEMORY
+
+    assert in_child(is_refused) == 0
 
 
 def test_decode_raises_for_each_status() -> None:
     assert set(MESSAGES) == set(Status)
     for name, case in CASES.items():
-        if case.status in (Status.OK, Status.BOX) or case.options != DecodeOptions():
+        if case.status in (Status.OK, Status.BOX) or case.options != DecodeOptions() or case.indexed[0]:
             continue
         expected = MESSAGES[case.status].replace("pixels or bytes", "pixels")  # `beyond` says on which
         with pytest.raises(DecodeError, match=expected) as caught:

@@ -6,14 +6,25 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from kernel_images import Pixels, View, batch_of, decode_view, decode_views, expected, jpeg, photo, save, worst
+from kernel_images import (
+    Pixels,
+    View,
+    batch_of,
+    decode_view,
+    decode_views,
+    expected,
+    jpeg,
+    photo,
+    raw_batch,
+    save,
+    worst,
+)
 from numpy.typing import NDArray
 from PIL import Image
-from raw_images import raw_batch
 
 from iofast import kernel
 from iofast.boxes import within
-from iofast.kernel.contract import ALIASED, ALL_FILTERS, FILTERS, DecodeOptions, Kind, Status, TranscodeRecipe
+from iofast.kernel.contract import ALIASED, ALL_FILTERS, FILTERS, DecodeOptions, Status, TranscodeRecipe
 
 PLAN = View((37, 21, 390, 250, 224, 160, 10, 7), (200, 150))
 
@@ -89,7 +100,7 @@ def pattern(length: int) -> Pixels:
 def difference(rows: list[Pixels], views: list[View], name: str) -> int:
     """The largest difference from Pillow over some images, whose views have windows of one size."""
     sizes = [(row.shape[1], row.shape[0]) for row in rows]
-    source, _alive = raw_batch(Kind.RGB, [row.tobytes() for row in rows], sizes)
+    source, _alive = raw_batch([row.tobytes() for row in rows], sizes)
     status, pixels = decode_views(source, views, DecodeOptions(filter=name))
     assert not any(status)
     wanted = [expected(Image.fromarray(row), view, name) for row, view in zip(rows, views, strict=True)]
@@ -126,7 +137,7 @@ def test_windows_of_huge_virtual_images(name: str) -> None:
     for length, size in ((9000, 13_500), (7000, 11_200), (3000, 13_500), (9000, 10_500), (9000, 70_000)):
         row, rows = pattern(length), (1 << 26) // size + 2
         whole = np.asarray(Image.fromarray(row).resize((size, 1), Image.Resampling[name.upper()]))
-        source, _alive = raw_batch(Kind.RGB, [row.tobytes()], [(length, 1)])
+        source, _alive = raw_batch([row.tobytes()], [(length, 1)])
         for x in (0, size // 3, size - 700):
             view = View((0, 0, length, 1, size, rows, x, rows - 4), (600, 4))
             status, pixels = decode_views(source, [view], DecodeOptions(filter=name))
@@ -138,7 +149,7 @@ def test_windows_of_huge_virtual_images(name: str) -> None:
 def test_a_box_that_shrinks_one_way_and_enlarges_the_other() -> None:
     pixels = pattern(3000).repeat(9, axis=0)
     column = np.asarray(Image.fromarray(pixels).resize((700, 1), Image.Resampling.BOX))
-    source, _alive = raw_batch(Kind.RGB, [pixels.tobytes()], [(3000, 9)])
+    source, _alive = raw_batch([pixels.tobytes()], [(3000, 9)])
     view = View((0, 0, 3000, 9, 700, 100_000, 350, 50_000), (350, 2))
     status, made = decode_views(source, [view], DecodeOptions(filter="box"))
     assert status == [0]

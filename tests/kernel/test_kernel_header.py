@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import KINDS, exif, jpeg, photo, save, segment, with_size
+from kernel_images import KINDS, exif, jpeg, photo, save, segment, with_segment, with_size
 from PIL import Image
 
 from iofast import kernel
@@ -16,11 +16,6 @@ from iofast.kernel.contract import Header
 PIXELS = photo(90, 60)
 IMAGE = Image.fromarray(PIXELS)
 FORMATS = ("PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-
-
-def with_segment(data: bytes, marker: int, body: bytes) -> bytes:
-    """A JPEG with one more segment, before all others."""
-    return data[:2] + bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body + data[2:]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,14 +4,14 @@ import ctypes
 import os
 import resource
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
 import pytest
-from kernel_images import KINDS, batch_of, in_a_file, jpeg, photo, save, with_size
+from kernel_images import KINDS, View, batch_of, decode_views, in_a_file, jpeg, photo, save, with_size
 from PIL import Image
 
 from iofast import kernel
@@ -43,25 +43,20 @@ def growth(step: Callable[[], None], steps: int) -> int:
     return resident() - before
 
 
-class Decoding:
-    """A call decodes a batch of `BATCH` rows from a file; all succeed, or none does."""
+def decoding(payloads: list[bytes], good: bool, rows: list[tuple[int, int, int]] | None = None) -> Callable[[], None]:
+    """A call decodes a batch of `BATCH` rows from a file; all succeed, or none does. `rows`: sizes of raw pixels."""
+    source, _ = in_a_file(batch_of([payload for payload, _ in zip(cycle(payloads), range(BATCH), strict=False)]))
+    if rows:
+        source = source._replace(indexed=np.array(rows * (BATCH // len(rows)), np.int32))
+    out, status = np.empty((BATCH, 24, 24, 3), np.uint8), np.empty(BATCH, np.int32)
+    boxes, flips = np.array([(1, 1, 60, 44, 24, 24, 0, 0)] * BATCH, np.int32), np.zeros(BATCH, np.uint8)
+    context = kernel.Context(DecodeOptions())
 
-    def __init__(self, payloads: list[bytes], good: bool) -> None:
-        chosen = [payload for payload, _ in zip(cycle(payloads), range(BATCH), strict=False)]
-        self.good = good
-        self.source, self.fd = in_a_file(batch_of(chosen))
-        self.out, self.status = np.empty((BATCH, 24, 24, 3), np.uint8), np.empty(BATCH, np.int32)
-        self.boxes = np.array([(1, 1, 60, 44, 24, 24, 0, 0)] * BATCH, np.int32)
-        self.context = kernel.Context(DecodeOptions())
+    def step() -> None:
+        kernel.decode_batch(context, source, boxes, flips, out, status, 0, BATCH)
+        assert ((status == Status.OK) == good).all()
 
-    def __call__(self) -> None:
-        flips = np.zeros(BATCH, np.uint8)
-        kernel.decode_batch(self.context, self.source, self.boxes, flips, self.out, self.status, 0, BATCH)
-        assert ((self.status == Status.OK) == self.good).all()
-
-    def close(self) -> None:
-        self.context.close()
-        os.close(self.fd)
+    return step
 
 
 def good_payloads() -> list[bytes]:
@@ -76,18 +71,16 @@ def bad_payloads() -> list[bytes]:
     return [*cuts, progressive[:-100], with_size(whole, 59, 48), with_size(whole, 65_000, 65_000), b"none", b""]
 
 
-def raw_pixels(good: bool) -> Decoding:
+def raw_pixels(good: bool) -> Callable[[], None]:
     """Rows of two sizes in turn, or refused rows."""
     sizes = [(64, 48), (61, 45)]
-    step = Decoding([photo(*size).tobytes() for size in sizes], good)
-    rows = [(Kind.RGB, width + (not good), height) for width, height in sizes] * (BATCH // 2)
-    step.source = step.source._replace(indexed=np.array(rows, np.int32))
-    return step
+    rows = [(Kind.RGB, width + (not good), height) for width, height in sizes]
+    return decoding([photo(*size).tobytes() for size in sizes], good, rows)
 
 
 def a_context() -> None:
-    with closing(Decoding(good_payloads()[:1], True)) as decoding:
-        decoding()
+    source, _alive = batch_of(good_payloads()[:1])
+    assert decode_views(source, [View((1, 1, 60, 44, 24, 24, 0, 0), (24, 24))])[0] == [Status.OK]
 
 
 def single_images() -> None:
@@ -103,8 +96,8 @@ def single_images() -> None:
 @pytest.mark.parametrize(
     ("make", "steps"),
     [
-        (lambda: Decoding(good_payloads(), True), 60),
-        (lambda: Decoding(bad_payloads(), False), 100),
+        (lambda: decoding(good_payloads(), True), 60),
+        (lambda: decoding(bad_payloads(), False), 100),
         (lambda: raw_pixels(True), 60),
         (lambda: raw_pixels(False), 60),
         (lambda: a_context, 40),
@@ -118,16 +111,11 @@ def test_memory_is_flat(make: Callable[[], Callable[[], None]], steps: int) -> N
 @plain_allocator
 def test_scratch_memory_goes_with_its_context() -> None:
     """48 MB of pixels and 16 MB of payload per context. The allocator may keep one of them for the next."""
-    data = jpeg(np.zeros((3000, 4000, 3), np.uint8)) + bytes(16 << 20)
-    source, fd = in_a_file(batch_of([data]))
-    out, status = np.empty((1, 24, 24, 3), np.uint8), np.empty(1, np.int32)
-    boxes = np.array([(0, 0, 4000, 3000, 24, 24, 0, 0)], np.int32)
+    source, fd = in_a_file(batch_of([jpeg(np.zeros((3000, 4000, 3), np.uint8)) + bytes(16 << 20)]))
+    view = View((0, 0, 4000, 3000, 24, 24, 0, 0), (24, 24))
 
     def step() -> None:
-        context = kernel.Context(DecodeOptions())
-        kernel.decode_batch(context, source, boxes, np.zeros(1, np.uint8), out, status, 0, 1)
-        context.close()
-        assert status[0] == Status.OK
+        assert decode_views(source, [view])[0] == [Status.OK]
 
     assert growth(step, 4) < 24 << 20
     os.close(fd)

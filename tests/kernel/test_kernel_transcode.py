@@ -21,6 +21,7 @@ from kernel_images import (
     photo,
     save,
     upright,
+    with_segment,
 )
 from PIL import Image
 from places import ROOT
@@ -66,12 +67,6 @@ def close(found: Pixels, wanted: Image.Image, mean: float = 1.0, most: int = 12)
     return bool(error.mean() <= mean and error.max() <= most)
 
 
-def turned(data: bytes, orientation: int) -> bytes:
-    """A JPEG with an EXIF orientation."""
-    block = exif(orientation)
-    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + data[2:]
-
-
 @pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
 @pytest.mark.parametrize("mode", MODES)
 def test_any_recipe_gives_pillows_pixels(kind: str, mode: str) -> None:
@@ -87,7 +82,7 @@ def test_any_recipe_gives_pillows_pixels(kind: str, mode: str) -> None:
         }
         filter, colour = FILTERS[(number + len(mode)) % 5], "#727272" if mode == "pad" else None
         recipe = TranscodeRecipe(**shape, format=format, filter=filter, reducing_gap=0, pad_color=colour, **FINE)
-        result = kernel.transcode(turned(data, orientation) if orientation > 1 else data, recipe)
+        result = kernel.transcode(with_segment(data, 0xE1, exif(orientation)) if orientation > 1 else data, recipe)
         wanted = resized(data, recipe, orientation)
         if format == "webp":
             wanted = upright(save(wanted, "WEBP", quality=100))
@@ -211,6 +206,8 @@ def test_results_too_large_are_refused_before_they_are_made() -> None:
     ):
         with pytest.raises(DecodeError, match=words):
             kernel.transcode(strip, TranscodeRecipe(**{"mode": "short", **options}))
+    with pytest.raises(DecodeError, match="limit"):  # on 2,620 million pixels across: once an OverflowError
+        kernel.transcode(jpeg(photo(65_500, 1)), TranscodeRecipe(size=40_000, mode="crop"))
     result = kernel.transcode(strip, TranscodeRecipe(size=40, mode="crop"))  # only 40 x 40 pixels are stored
     assert (result.width, result.height) == (40, 40)
     assert kernel.transcode(strip, TranscodeRecipe(size=3, mode="short")).width == 60_000 <= MAX_SIDE

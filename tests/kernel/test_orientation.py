@@ -4,21 +4,18 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import PIL
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_images import exif, jpeg, photo, save
+from kernel_images import exif, jpeg, photo, save, with_segment
 from PIL import Image, ImageOps, features
 
-from iofast import FastDataset, FastLoader, kernel
-from iofast.checking import verify
+from iofast import kernel
 from iofast.kernel import other_formats
 from iofast.kernel.contract import TranscodeRecipe
-from iofast.packing import pack
 from tools.odd_images.scene import chunk
 
 SIZE = WIDTH, HEIGHT = 90, 60
@@ -39,9 +36,7 @@ def raw_profile(orientation: int) -> bytes:
 
 
 def app1(*bodies: bytes) -> bytes:
-    segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body for body in bodies)
-    data = jpeg(np.asarray(IMAGE))
-    return data[:2] + segments + data[2:]
+    return with_segment(jpeg(np.asarray(IMAGE)), 0xE1, *bodies)
 
 
 def with_chunks(*chunks: bytes, behind: bool, data: bytes | None = None) -> bytes:
@@ -137,7 +132,8 @@ def test_header_and_pixels(data: bytes, orientation: int) -> None:
     size = (HEIGHT, WIDTH) if orientation >= 5 else (WIDTH, HEIGHT)
     assert (header.width, header.height, header.orientation) == (*size, orientation)
     assert probed(data)[:5] == header[:5]
-    made = kernel.transcode(data, TranscodeRecipe(format="png"))
+    kept, made = (kernel.transcode(data, TranscodeRecipe(format=each)) for each in ("keep", "png"))
+    assert kept.orientation == (orientation if kept.data == data else 1)
     wanted = upright(data, orientation)
     found = np.asarray(Image.open(io.BytesIO(made.data)))
     assert (made.width, made.height, made.orientation) == (*size, 1)
@@ -146,23 +142,6 @@ def test_header_and_pixels(data: bytes, orientation: int) -> None:
     if int(PIL.__version__.split(".")[0]) >= 12:  # older versions look for less
         shown = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
         assert (np.asarray(shown) == wanted).all()
-
-
-def test_folders_and_kept_files(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for number, (name, data, _) in enumerate(cases()):
-        (tmp_path / "images" / f"{number:03d}.{name.split()[0]}").write_bytes(data)
-    report = pack(tmp_path / "images", tmp_path / "kept.lmdb")
-    assert report.failed == 0
-    for source in (tmp_path / "images", tmp_path / "kept.lmdb"):
-        dataset = FastDataset(source)
-        loader = FastLoader(dataset, 1, num_workers=1)
-        for i, ((_, data, orientation), (batch, *_)) in enumerate(zip(cases(), loader, strict=True)):
-            picture = upright(data, orientation)
-            for found in (np.asarray(dataset[i][0]), batch[0].permute(1, 2, 0).numpy()):
-                assert found.shape == picture.shape
-                assert np.abs(found.astype(int) - picture).mean() <= 1.5
-        assert verify(source).problems == []
 
 
 def large(behind: bytes, one: bool) -> bytes:

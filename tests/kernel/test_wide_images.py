@@ -57,16 +57,6 @@ def test_made_small(folder: Path, tmp_path: Path, mode: str) -> None:
     assert [(each["original_width"], each["original_height"]) for each in about] == SHAPES
 
 
-def test_an_image_too_wide_for_a_jpeg_fails_alone(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").write_bytes((folder / "wide.png").read_bytes())
-    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "b.png")
-    report = pack(tmp_path / "images", tmp_path / "out.lmdb", format="jpeg", max_errors=1)
-    assert (report.packed, report.failed) == (1, 1)
-    reason = json.loads((tmp_path / "out.lmdb.errors.jsonl").read_text())["reason"]
-    assert "longer than the 65,500 pixels a side that jpeg takes (70000x4 pixels" in reason
-
-
 def test_a_header_beyond_the_limits_of_an_index_fails_alone(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(claims(b"\2", side=(1 << 32) - 1))

@@ -14,7 +14,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
-from kernel_images import View, batch_of, exif, expected, jpeg, photo, save, upright, whole
+from kernel_images import View, batch_of, decode_views, exif, expected, jpeg, photo, save, upright, whole
 from PIL import Image
 from places import ROOT
 
@@ -33,13 +33,7 @@ def decoded(
     payloads: list[bytes], view: View, orientations: list[int] | None = None, options: DecodeOptions | None = None
 ) -> tuple[list[int], np.ndarray]:
     source, _alive = batch_of(payloads, orientations, checked=True)
-    count = len(payloads)
-    out, status = np.full((count, view.size[1], view.size[0], 3), 9, np.uint8), np.full(count, -1, np.int32)
-    context = without_native.Context(options or DecodeOptions())
-    boxes, flips = np.array([view.box] * count, np.int32), np.full(count, view.flip, np.uint8)
-    without_native.decode_batch(context, source, boxes, flips, out, status, 0, count)
-    assert context.counts().ways["pillow"] == status.tolist().count(0)
-    return status.tolist(), out
+    return decode_views(source, [view] * len(payloads), options, backend=without_native)
 
 
 @pytest.mark.parametrize("filter", ["nearest", "bilinear", "lanczos"])

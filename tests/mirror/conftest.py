@@ -1,18 +1,15 @@
-"""A cache folder for each test, blocks of 64 KiB, and a server of objects."""
+"""A cache folder for each test, and a server of objects."""
 
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_blocks import small_blocks
 from web_server import Server
 
 from iofast.mirror import cache
 
 pytest.importorskip("obstore", reason="needs iofast[remote]")
-
-__all__ = ["small_blocks"]
 
 
 @pytest.fixture

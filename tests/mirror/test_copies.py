@@ -1,4 +1,4 @@
-"""One local copy: what is stored is what is read, whatever ends the process or the machine."""
+"""One local copy: what is stored is what is read, whatever ends the process or the machine; and locks of its bytes."""
 
 import errno
 import os
@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from small_blocks import BLOCK
 
 from iofast.mirror import copies
 from iofast.mirror.copies import SparseCopy, description_of, file_size, prepare
+from iofast.mirror.locks import END, locked_elsewhere, try_lock, unlock
 
 SIZE = 3 * BLOCK + 1000
 DATA = random.Random(0).randbytes(SIZE)
 
-pytestmark = pytest.mark.usefixtures("small_blocks")
-
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, small_blocks: None) -> Path:
     path = tmp_path / "a.copy"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     prepare(fd, {"url": "s3://b/a", "size": SIZE}, SIZE)
@@ -144,4 +145,36 @@ def test_the_file_of_something_else_has_no_description(file: Path, damage: str) 
         text = {"text": b"\xff", "number": b'{"size": "x"}', "list": b"[1]"}[damage]
         os.pwrite(fd, text.ljust(4096), end - 4096)
     assert description_of(fd) is None
+    os.close(fd)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=30), st.integers(0, 12), st.integers(0, 14))
+@example([(True, byte) for byte in (3, 4, 5)], 4, 5)
+def test_a_byte_is_locked_by_one_opening_at_a_time(steps: list[tuple[bool, int]], start: int, stop: int) -> None:
+    """Neighbouring bytes of one opening are one lock to the kernel."""
+    fd = os.memfd_create("locks")
+    first, second, third = (os.open(f"/proc/self/fd/{fd}", os.O_RDWR) for _ in range(3))
+    locked: dict[int, set[int]] = {first: set(), second: set()}
+    for is_first, byte in steps:
+        own, other = (first, second) if is_first else (second, first)
+        if byte in locked[own]:
+            unlock(own, byte)
+            locked[own].remove(byte)
+        else:
+            assert try_lock(own, byte) == (byte not in locked[other])
+            locked[own] |= {byte} - locked[other]
+    inside = set(range(start, stop))
+    assert locked_elsewhere(third, start, stop) == (locked[first] | locked[second]) & inside
+    assert locked_elsewhere(first, start, stop) == locked[second] & inside
+    for each in (fd, first, second, third):
+        os.close(each)
+
+
+def test_locks_of_the_whole_range_end_with_their_opening() -> None:
+    fd = os.memfd_create("locks")
+    first = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    assert all(try_lock(first, byte) for byte in (0, 1 << 40, END - 1))
+    assert locked_elsewhere(fd, 0) == {0, 1 << 40, END - 1}
+    os.close(first)
+    assert locked_elsewhere(fd, 0) == set()
     os.close(fd)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import os
 import random
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import web_server
 from at_once import at_once
 from small_blocks import BLOCK
 from todays import todays
@@ -42,9 +41,7 @@ def opened(served: Served, size: int, name: str = "a") -> tuple[StoredObject, by
 
 def counts(stored: StoredObject) -> dict[str, int]:
     """Requests and bytes of the server so far."""
-    with urllib.request.urlopen(stored.url.rpartition("/")[0] + "/-/counts") as answer:
-        found: dict[str, int] = json.load(answer)
-        return found
+    return web_server.counts(stored.url.rpartition("/")[0])
 
 
 def test_bytes_are_those_of_the_object_and_fetched_once(served: Served) -> None:

@@ -4,7 +4,8 @@ import os
 import time
 
 import pytest
-from proc_folder import TRAIN, ProcFolder, job, running, until
+from at_once import eventually
+from proc_folder import TRAIN, ProcFolder, job, running
 
 from iofast.monitor.find import job_of
 from iofast.monitor.probe.family import Family
@@ -45,7 +46,7 @@ PROGRAMS = {
 def test_a_real_thread(doing: Doing) -> None:
     with running(PROGRAMS[doing]) as process:
         probe = ProcProbe(job_of(process.pid))
-        assert until(lambda: probe.look() is doing)
+        assert eventually(lambda: probe.look() is doing)
         for _ in range(20):
             time.sleep(0.002)
             probe.look()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from at_once import in_child
-from loader_sets import photographs, with_broken, write_numbered
+from loader_sets import photographs, write_numbered
 from torch.utils.data import Sampler
 
 from iofast import FastDataset, FastLoader
@@ -186,12 +186,3 @@ class TestEndlessInLoader:
             sampler = Infinite(start=rank, step=2)
             sampler.num_replicas, sampler.rank = 2, rank  # type: ignore[attr-defined]
             assert taken(make(dataset, sampler, rank, 2), 9) == batches_of(sampler, 9, B // 2)
-
-    def test_broken_images_are_replaced(self, dataset: FastDataset, tmp_path_factory: pytest.TempPathFactory) -> None:
-        path = tmp_path_factory.mktemp("broken") / "set.lmdb"
-        broken = FastDataset(with_broken(path, photographs(N), [3, 11]))
-        found = [taken(make(broken, Infinite(), on_error="replace", num_workers=workers), 20) for workers in (0, 2)]
-        assert found[0] == found[1]
-        for batch, wanted in zip(found[0], batches_of(Infinite(), 20), strict=True):
-            assert set(batch) == set(wanted) - {3, 11}
-            assert all(a == b for a, b in zip(batch, wanted, strict=True) if b not in (3, 11))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from command_line import CommandLine
+from container_sets import Quiet
 from object_store import free_port
-from packing_runs import Interrupt, digests, repeated_images
+from packing_runs import digests, repeated_images
 from PIL import Image
 from places import ROOT
 from ray_here import own_ray_folders, running_ray
@@ -116,7 +117,7 @@ def test_goes_on_after_the_driver_was_stopped_and_with_parts_of_other_runs(
     options = options_of("t.tar", on="ray")
     pack(images, one, **options_of("t.tar"))
     with pytest.raises(KeyboardInterrupt, match="interrupted; the same command goes on from there"):
-        run(images, other, PackOptions(**options), Interrupt(2), WorkerPool(1, idle=True))
+        run(images, other, PackOptions(**options), Quiet(2, KeyboardInterrupt()), WorkerPool(1, idle=True))
     report = pack(images, other, **options)
     assert report.resumed >= 14
     assert report.images_per_second < 60 / report.seconds

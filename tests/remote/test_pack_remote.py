@@ -179,20 +179,6 @@ def test_the_fingerprint_covers_versions_but_no_place(bucket: Bucket, tmp_path: 
     assert scan(first).fingerprint() != before
 
 
-@pytest.mark.filterwarnings("ignore:images without a file")
-def test_parts(bucket: Bucket, tmp_path: Path) -> None:
-    """The parts share a stored listing, with sizes and versions."""
-    folder = write(tmp_path / "images", CLASSES | SIDES)
-    url = bucket.upload(folder, "p")
-    options = {"resize": 24, "workers": 2, "shard_records": 3, "fields": "txt"}
-    pack(folder, tmp_path / "local" / "out.tar", **options)
-    for number in (1, 2):
-        pack(url, tmp_path / "remote" / "out.tar", part=f"{number}/2", **options)
-        bucket.put("p/cat/000.jpg", b"another object")  # it was packed by the first part
-    pack(url, tmp_path / "remote" / "out.tar", finish=True, **options)
-    assert digests(tmp_path / "local") == digests(tmp_path / "remote")
-
-
 def test_a_dataset_does_not_read_stores(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("p/x.jpg", image(9, 9))
     (tmp_path / "list.csv").write_text(f"path\ns3://{bucket.name}/p/x.jpg\n")

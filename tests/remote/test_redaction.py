@@ -145,29 +145,21 @@ def test_credentials_are_refused_everywhere(tmp_path: Path, way: str) -> None:
     assert list(tmp_path.iterdir()) == [manifest]
 
 
-@pytest.mark.parametrize("url", ["s3:///key", "s3://bucket/../other", "abc://bucket/x"])
-def test_what_is_no_url_of_an_object(url: str) -> None:
-    with pytest.raises(OptionError):
-        RemotePath.of(url)
-
-
-def test_sources_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="a Path loses one"):
-        pack(Path("s3://bucket/photos"), tmp_path / "out.lmdb")
-    with pytest.raises(SourceError, match=r"s3://bucket/train\.tar is a container"):
-        pack("s3://bucket/train.tar", tmp_path / "out.lmdb")
-
-
 @pytest.mark.parametrize(
-    ("url", "options", "words"),
+    ("source", "target", "options", "words"),
     [
-        ("s3://bucket/x.lmdb", {}, "an LMDB file is not made in an object store: expected .tar, .tfrecord"),
-        ("s3://bucket/x.tar", {"on": "ray"}, "on=ray needs a local target"),
-        ("s3://bucket/x.zip", {}, "the suffix of 'x.zip' does not say what to make"),
-        ("https://host/x.tar", {}, "a web server takes no files"),
-        ("ftp://host/x.tar", {}, "expected a URL of s3://"),
+        ("s3:///key", "x.lmdb", {}, "bucket"),
+        ("s3://bucket/../other", "x.lmdb", {}, "other"),
+        (Path("s3://bucket/photos"), "x.lmdb", {}, "a Path loses one"),
+        ("s3://bucket/train.tar", "x.lmdb", {}, r"s3://bucket/train\.tar is a container"),
+        ("https://host/photos/", "x.lmdb", {}, "no listing; name its files in a manifest"),
+        ("", "s3://bucket/x.lmdb", {}, "an LMDB file is not made in an object store: expected .tar, .tfrecord"),
+        ("", "s3://bucket/x.tar", {"on": "ray"}, "on=ray needs a local target"),
+        ("", "s3://bucket/x.zip", {}, "the suffix of 'x.zip' does not say what to make"),
+        ("", "https://host/x.tar", {}, "a web server takes no files"),
+        ("", "ftp://host/x.tar", {}, "expected a URL of s3://"),
     ],
 )
-def test_refusals(tmp_path: Path, url: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        pack(tmp_path, url, **options)
+def test_refusals(tmp_path: Path, source: str | Path, target: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((OptionError, SourceError), match=words):
+        pack(source or tmp_path, target if "://" in target else tmp_path / target, **options)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from object_store import Bucket, Fault, FaultProxy, Plan, Request
-from small_blocks import BLOCK, small_blocks
+from small_blocks import BLOCK
 from test_stored_sets import FORMATS, batches, equal, folder, loader, sets, site
 from todays import todays
 
@@ -23,7 +23,7 @@ from iofast.order import Blocks, Sequential
 from iofast.remote.limits import VARIABLE, RequestLimits
 from iofast.remote.store import ObjectInfo, Store
 
-__all__ = ["folder", "sets", "site", "small_blocks"]
+__all__ = ["folder", "sets", "site"]
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -142,16 +142,14 @@ def test_what_the_readahead_waited_for_in_vain_is_not_tried_again(
 
 @pytest.mark.parametrize("name", ["train.tar", "train-{000000..000005}.tar", "train.lmdb"])
 def test_opening_waits_once_for_a_store_that_fails(
-    site: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    damaged: FaultProxy, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Not again for other objects: what a store refuses is taken for missing, what it fails to answer is not."""
     monkeypatch.setenv(VARIABLE, "connect=1,read=1,patience=1")
-    proxy = FaultProxy(site)
-    proxy.plan = lambda _: Fault(status=503)
+    damaged.plan = lambda _: Fault(status=503)
     with pytest.raises(StorageError, match="503 service unavailable, for 1 s"):
-        open_reader(f"{proxy.url}/{name}")
-    assert len({each.path for each in proxy.requests}) == 1
-    proxy.close()
+        open_reader(f"{damaged.url}/{name}")
+    assert len({each.path for each in damaged.requests}) == 1
 
 
 def test_a_read_is_cut_off_when_the_patience_ends(bucket: Bucket, proxy: FaultProxy) -> None:

@@ -1,20 +1,27 @@
-"""The Python in the documents for users runs, from top to bottom, as a reader would type it."""
+"""Documents: their Python runs as a reader types it, their tables are the code's, their links hold in the site."""
 
 import importlib.util
 import inspect
 import re
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import arrow_tables
 import pytest
+import tfrecord_messages
 from command_line import type_in
 from places import ROOT
+from tar_sets import foreign
 
-from iofast import FastDataset, FastLoader, order, pack, transforms
+from iofast import FastDataset, FastLoader, open_writer, order, pack, transforms
 from iofast.order import Mode
-from tools import option_tables
+from tools import option_tables, site
 from tools.interop import pages
+from tools.interop.environments import ENVIRONMENTS
+from tools.interop.pages import CLASSES, PAGES, Snippet, snippets, write_images
 
 SPECIFICATIONS = {"format.md", "design.md", "map.md"}  # their fragments are no programs
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # has commands between its programs
@@ -108,3 +115,128 @@ def test_files_of_the_map_exist() -> None:
         places = [ROOT / "iofast" / name, ROOT / name, *(ROOT / "iofast" / "monitor" / "advice").glob(name)]
         missing += [] if any(place.is_file() for place in places) else [(what, name)]
     assert missing == []
+
+
+def test_links_hold(tmp_path: Path) -> None:
+    site.stage(tmp_path)
+    assert list(site.missing(tmp_path)) == []
+    assert "[train.py](train.py): Train an image classifier" in (tmp_path / "examples" / "index.md").read_text()
+    logs = [*tmp_path.glob("benchmarks/results/torture-*.md")]
+    assert all(log.read_text().startswith("---\nsearch: {exclude: true}\n---\n# ") for log in logs)
+    (tmp_path / "docs" / "faq.md").write_text("[nowhere](nothing.md#there)")
+    assert list(site.missing(tmp_path)) == ["docs/faq.md: nothing.md"]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r": ([\w/.-]+\.md)$", site.CONFIGURATION.read_text(), re.MULTILINE))
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "notes"}
+    assert pages <= listed
+
+
+def test_links_of_the_readme_work_elsewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert re.findall(r"(?:\]\(|src=\"|srcset=\")((?!https://)[^)\"]+)", text) == []
+    assert re.findall(r"^repo_url: (.*)", site.CONFIGURATION.read_text(), re.MULTILINE) == [
+        site.PROJECT["urls"]["Repository"]
+    ]
+
+
+def test_code_is_as_wide_as_the_site() -> None:
+    """80 columns; outputs of programs are wrapped."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        blocks = re.findall(r"^```(?:python|py|bash|diff)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines() if len(line) > 80]
+        assert lines == [], page.name
+
+
+@pytest.mark.skipif(not (site.ENVIRONMENT.folder / ".installed").exists(), reason="`make docs` installs mkdocs")
+def test_it_builds_without_a_warning() -> None:
+    ended = subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
+HEADINGS = ("## Before", "## After", "## What maps to what", "## What differs")
+Samples = list[tuple[bytes, int]]  # JPEG and label
+
+
+def write_tars(folder: Path, samples: Samples) -> None:
+    for shard in range(4):
+        members = []
+        for number, (jpg, label) in list(enumerate(samples))[shard::4]:
+            members += [(f"{number:08d}.cls", b"%d" % label), (f"{number:08d}.jpg", jpg)]
+        foreign(folder / f"train-{shard:06d}.tar", members)
+
+
+def write_tfrecords(folder: Path, samples: Samples) -> None:
+    for shard in range(64):
+        records = [{"image/encoded": jpg, "image/class/label": 1 + label} for jpg, label in samples[shard::64]]
+        tfrecord_messages.write(folder / f"train-{shard:05d}-of-00064", records)
+
+
+def write_copy(folder: Path, samples: Samples) -> None:
+    """What the page's script writes of files that only the other package reads."""
+    with open_writer(folder / "train.lmdb", classes=list(CLASSES)) as writer:
+        for jpg, label in samples:
+            writer.write({"jpg": jpg, "cls": label})
+
+
+def write_tables(folder: Path, samples: Samples) -> None:
+    columns = {"image": [{"bytes": jpg, "path": None} for jpg, _ in samples], "label": [label for _, label in samples]}
+    arrow_tables.save_to_disk(folder / "saved", arrow_tables.table(columns, CLASSES))
+
+
+WRITERS: dict[str, Callable[[Path, Samples], None]] = {
+    "caffe": write_copy,
+    "dali": lambda folder, samples: None,  # it reads the folder
+    "ffcv": write_copy,
+    "hugging-face": write_tables,
+    "litdata": write_copy,
+    "mosaicml": write_copy,
+    "tf-data": write_tfrecords,
+    "webdataset": write_tars,
+}
+
+
+def run_ours(snippet: Snippet, folder: Path, monkeypatch: pytest.MonkeyPatch, labels: list[int]) -> None:
+    """Run ours; a program opens all samples with their labels, and its loader has a batch."""
+    monkeypatch.chdir(folder)
+    if snippet.language == "bash":
+        type_in(snippet.text)
+        return
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(snippet.text, "page", "exec", dont_inherit=True), names)
+    dataset, loader = names["dataset"], names["loader"]
+    assert isinstance(dataset, FastDataset)
+    assert isinstance(loader, FastLoader)
+    assert sorted(dataset.targets) == labels
+    assert len(loader) == 1
+    names.clear()  # an iterator among them ends its threads now, not during another test
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_ours_on_data_of_the_format(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("iofast.kernel.native", reason="restart markers in kept JPEGs need the native kernel")
+    labels = write_images(tmp_path)
+    files = sorted(tmp_path.glob("images/train/*/*"))
+    WRITERS[name](tmp_path, [(file.read_bytes(), label) for file, label in zip(files, labels, strict=True)])
+    for snippet in snippets(name):
+        if not snippet.theirs:
+            run_ours(snippet, tmp_path, monkeypatch, labels)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_form_of_a_page(name: str) -> None:
+    text, own = (pages.DOCUMENTS / f"{name}.md").read_text(), ENVIRONMENTS[PAGES[name].environment]
+    assert [heading for heading in HEADINGS if f"\n{heading}\n" not in text] == []
+    found = snippets(name)
+    assert (found[0].section, found[0].theirs) == ("Before", True)
+    assert [each.section for each in found if each.language == "python" and not each.theirs] == ["After"]
+    (wanted,) = (each for each in (*own.requirements, *own.alone) if each.startswith(f"{PAGES[name].package}=="))
+    assert f" {wanted.partition('==')[2]} " in text, "the version that it ran with"
+
+
+def test_every_page_is_run_and_linked() -> None:
+    assert {path.stem for path in pages.DOCUMENTS.glob("*.md")} == set(PAGES) == set(WRITERS)
+    for document, place in (("README.md", "docs/coming-from"), ("docs/load.md", "coming-from")):
+        text = site.local((ROOT / document).read_text())
+        assert [name for name in PAGES if f"]({place}/{name}.md)" not in text] == []

@@ -59,21 +59,20 @@ def unit_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Dotted names of everything imported, and the line. `from iofast import x` counts as iofast.x."""
-    for node in ast.walk(tree):
+def imports(text: str) -> Iterator[tuple[str, int]]:
+    """Dotted names of everything imported, and the line: within functions and for the type checker alone, too."""
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            module = node.module or ""
-            yield from ((f"iofast.{a.name}" if module == "iofast" else module, node.lineno) for a in node.names)
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
 def offences(path: Path, text: str) -> list[str]:
     """Every import in `text` (the source of `path`) that the layers forbid."""
     unit, found = unit_of(path), []
-    for name, line in imports(parsed(text)):
+    for name, line in imports(text):
         parts = name.split(".")
         if parts[0] == "iofast" and len(parts) > 1 and parts[1] != unit:
             other = parts[1]
@@ -97,16 +96,10 @@ COMPILED = {"iofast.kernel._native"}
 
 
 def depends(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """Module → the modules that its text imports: within functions and for the type checker alone, too."""
+    """Module → the modules that its text imports."""
     found: dict[str, set[str]] = {}
     for module, text in texts.items():
-        names = set[str]()
-        for node in ast.walk(parsed(text)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                both = [(str(node.module), f"{node.module}.{alias.name}") for alias in node.names]
-                names |= {inner if inner in texts or inner in COMPILED else outer for outer, inner in both}
+        names = {name if name in texts or name in COMPILED else name.rpartition(".")[0] for name, _ in imports(text)}
         found[module] = names & texts.keys() - {module}
     return found
 

@@ -1,6 +1,5 @@
 """`open_reader` and `open_writer`: what they open, and records that a user writes."""
 
-import json
 import os
 import pickle
 import re
@@ -61,16 +60,6 @@ def test_records_of_ones_own(tmp_path: Path) -> None:
     assert reader.manifest.splits == {"train": ((0, 2),), "val": ((2, 3),)}
 
 
-def test_raw_pixels_have_their_size_in_json(tmp_path: Path) -> None:
-    size = {"width": 5, "height": 3}
-    with open_writer(tmp_path / "out.lmdb") as writer:
-        writer.write({"rgb": bytes(45), "json": size})
-        writer.write({"rgb": bytes(45), "json": json.dumps(size)})
-    with open_reader(tmp_path / "out.lmdb") as reader:
-        located = reader.locate(np.arange(2))
-    assert (located.width.tolist(), located.height.tolist()) == ([5, 5], [3, 3])
-
-
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
@@ -113,10 +102,6 @@ def test_an_exception_leaves_what_was_there(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == []
     write_one(tmp_path / "out.lmdb", {"txt": "old"})
-    with pytest.raises(RuntimeError), open_writer(tmp_path / "out.lmdb", overwrite=True) as writer:  # noqa: PT012
-        writer.write({"txt": "new"})
-        raise RuntimeError
-    assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"old"
     write_one(tmp_path / "out.lmdb", {"txt": "new"}, overwrite=True)
     assert open_reader(tmp_path / "out.lmdb").record(0).fields["txt"] == b"new"
 
@@ -162,12 +147,8 @@ def partial(path: Path) -> None:
 
 
 def text(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text("hello " * 100)
-
-
-def lmdb_folder(path: Path) -> None:
-    path.mkdir()
-    (path / "data.mdb").write_bytes(b"x")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +163,7 @@ def lmdb_folder(path: Path) -> None:
         (text, "x.tar", ContainerError, "is no tar file"),
         (partial, "x.tfrecord", UnfinishedError, "was not finished: run the same command again"),
         (text, "x.tfrecord", ContainerError, "is damaged at offset 0|ends within a record at offset 0"),
-        (lmdb_folder, "x", ContainerError, "data.mdb is not a container"),
+        (text, "x/data.mdb", ContainerError, "data.mdb is not a container"),
     ],
 )
 def test_what_cannot_be_opened(
@@ -190,7 +171,7 @@ def test_what_cannot_be_opened(
 ) -> None:
     make(tmp_path / name)
     with pytest.raises(error, match=message) as caught:
-        open_reader(tmp_path / name)
+        open_reader(tmp_path / name.removesuffix("/data.mdb"))
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
 

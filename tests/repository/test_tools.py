@@ -1,5 +1,7 @@
-"""The repository's own tools: the list of long runs, the parts of benchmarks, the text of a release."""
+"""The repository's own tools: long runs, benchmarks and their pages, the table of interop, the text of a release."""
 
+import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,13 @@ import pytest
 from places import ROOT
 
 from benchmarks import measure
+from benchmarks.rivals import contenders, page
+from benchmarks.rivals.cases import CASES
+from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS
+from tools.interop.__main__ import READERS, WRITERS, Peer, pinned, table
+from tools.interop.environments import ENVIRONMENTS
+from tools.interop.pages import PAGES
+from tools.interop.peers import readers, writers
 from tools.release_notes import CHANGELOG, notes
 from tools.torture import NotTried
 from tools.torture import __main__ as torture
@@ -52,3 +61,48 @@ def test_the_text_of_a_release() -> None:
     text = "# Changelog\n\n## [1.2.0]\n\n### Added\n\n- one\n\n## [1.1.0]\n\n- old\n"
     assert notes(text, "1.2.0") == "### Added\n\n- one\n"
     assert notes(CHANGELOG.read_text(), "Unreleased")
+
+
+def test_contenders_are_complete() -> None:
+    assert len({each.label for each in CONTENDERS}) == len(CONTENDERS)
+    assert CONTENDERS[0].label == "iofast", "ratios are to the first row"
+    for each in CONTENDERS:
+        assert each.environment == OWN or each.environment in contenders.ENVIRONMENTS
+        assert (PEERS / each.script).is_file()
+        assert set(each.cases) <= set(CASES)
+    assert all(sum(case in each.cases for each in CONTENDERS) > 1 for case in CASES), "a rival in each"
+    scripts = {path.name for path in PEERS.glob("*_loop.py")}
+    assert scripts == {each.script for each in CONTENDERS}
+
+
+@pytest.mark.parametrize("environment", contenders.ENVIRONMENTS)
+def test_environments_are_pinned(environment: str) -> None:
+    own = {each.package for each in CONTENDERS if each.environment == environment}
+    wanted = [*contenders.ENVIRONMENTS[environment].requirements, *contenders.ENVIRONMENTS[environment].alone]
+    pinned = {each.partition("==")[0] for each in wanted if "==" in each}
+    assert own <= pinned, "the version of a rival is a part of its figures"
+
+
+def test_the_table_of_the_readme_is_that_of_the_figures() -> None:
+    found = json.loads((measure.RESULTS / "rivals.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert page.with_table(readme, page.summary(found)) == readme
+    assert (measure.RESULTS / "rivals.md").read_text() == page.page(found)
+
+
+EVERY = (*READERS, *WRITERS)
+
+
+@pytest.mark.parametrize("peer", EVERY, ids=lambda peer: peer.name)
+def test_row(peer: Peer) -> None:
+    program, version, does, result = re.split(r" *\| *", table()[peer.name])[1:5]
+    assert (program, version, does) == (peer.name, pinned(peer), peer.does)
+    assert re.fullmatch(r"all \d+ records alike|not run: .+", result)
+
+
+def test_every_program_is_a_peer() -> None:
+    for peers, module in ((READERS, readers), (WRITERS, writers)):
+        assert {peer.program for peer in peers} == {program.__name__ for program in module.PROGRAMS}
+    assert set(table()) == {peer.name for peer in EVERY}
+    used = {each.environment for each in (*EVERY, *PAGES.values())}
+    assert used == set(ENVIRONMENTS)

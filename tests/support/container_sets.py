@@ -30,9 +30,9 @@ def picture(number: int, kind: str = "jpeg", size: tuple[int, int] = (48, 40), o
     return save(image, kind, **({"exif": exif(orientation)} if orientation != 1 else {}))
 
 
-def mask(number: int, size: tuple[int, int] = (48, 40)) -> bytes:
+def mask(number: int) -> bytes:
     """A palette image with the classes 0, 1 and 2."""
-    array = np.zeros((size[1], size[0]), np.uint8)
+    array = np.zeros((40, 48), np.uint8)
     array[5:20, 8:30] = 1 + number % 2
     image = Image.fromarray(array, "P")
     image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])

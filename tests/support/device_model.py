@@ -352,12 +352,9 @@ def lend_late(loader: FastLoader, device: Device) -> None:
     loader._resources.memory = HostMemory(device)  # type: ignore[assignment]
 
 
-def lend(loader: FastLoader, chance: random.Random | None = None) -> Device:
-    """Give a loader that was made for the CPU a model as its device.
-
-    Without `chance` the device is never late, so that pixel operations, which torch does at once, see the copied bytes.
-    """
-    device = Device(chance)
+def lend(loader: FastLoader) -> Device:
+    """Give a loader that was made for the CPU a device that is never late: torch's own work is done at once."""
+    device = Device()
     loader._spec.device, loader._spec.finishes_there = torch.device("cuda"), True
     loader._resources.transfer = Transfer(torch.device("cpu"), device, loader._stages.transfer)
     return device

@@ -1,24 +1,19 @@
 """Small image files and folders for the tests of plain folders."""
 
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from kernel_images import View, decode_views, exif, save
 from PIL import Image
 
-from iofast import kernel
 from iofast.containers.base import Reader
 
 
 def image(width: int, height: int, kind: str = "JPEG", orientation: int = 1, seed: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, kind, **({"exif": exif} if orientation > 1 else {}))
-    return out.getvalue()
+    return save(Image.fromarray(pixels), kind, **({"exif": exif(orientation)} if orientation > 1 else {}))
 
 
 def make_folder(tmp_path: Path) -> Path:
@@ -45,15 +40,11 @@ def settle(root: Path) -> None:
 
 def decode(reader: Reader, rows: Sequence[int], size: int = 8) -> tuple[np.ndarray, list[int]]:
     """Whole images resampled to a square, and the status of each row; asked for as rows 1 … n of what was located."""
-    located, count = reader.locate(np.array([0, *rows])), len(rows)
-    boxes = np.zeros((count, 8), np.int32)
-    boxes[:, 2], boxes[:, 3], boxes[:, 4:6] = located.width[1:], located.height[1:], size
-    out, status = np.zeros((count, size, size, 3), np.uint8), np.full(count, -1, np.int32)
-    context = kernel.Context(kernel.DecodeOptions())
-    with reader.payloads(located, 1, count + 1) as payloads:
-        kernel.decode_batch(context, payloads, boxes, np.zeros(count, np.uint8), out, status, 0, count)
-    context.close()
-    return out, status.tolist()
+    located = reader.locate(np.array([0, *rows]))
+    sides = zip(located.width[1:].tolist(), located.height[1:].tolist(), strict=True)
+    with reader.payloads(located, 1, len(rows) + 1) as payloads:
+        status, out = decode_views(payloads, [View((0, 0, *side, size, size, 0, 0), (size, size)) for side in sides])
+    return out, status
 
 
 def few(root: Path, good: int, bad: int = 0) -> Path:

@@ -2,24 +2,26 @@
 
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps
 from PIL import __version__ as pillow_version
 
 from iofast import kernel
-from iofast.kernel.contract import DecodeOptions, Payloads
+from iofast.kernel.contract import DecodeOptions, Kind, Payloads
 from tools.odd_images.jpegs import rearranged
 from tools.odd_images.jpegs import segment as segment
 from tools.odd_images.jpegs import with_size as with_size
+from tools.odd_images.scene import chunk, save
+from tools.odd_images.scene import exif as exif
 
 TURNS = (None, None, *(Image.Transpose(i) for i in (0, 3, 1, 5, 4, 6, 2)))  # by EXIF orientation
 PILLOW = tuple(int(part) for part in pillow_version.split(".")[:2])
@@ -47,17 +49,10 @@ def photo(width: int, height: int, seed: int = 0) -> Pixels:
     return (total + rng.normal(0, 3, total.shape)).clip(0, 255).astype(np.uint8)
 
 
-def save(image: Image.Image, name: str, **options: object) -> bytes:
-    stream = BytesIO()
-    image.save(stream, name, **options)
-    return stream.getvalue()
-
-
-def claims(mode: bytes, depth: int = 8, side: int = 16_000) -> bytes:
+def claims(mode: bytes, side: int = 16_000) -> bytes:
     """The header of a PNG of a large size, without pixels."""
     data = save(Image.new("RGB", (8, 8)), "PNG")
-    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, depth, mode[0], 0, 0, 0)
-    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+    return data[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, mode[0], 0, 0, 0)) + data[33:]
 
 
 def jpeg(pixels: Pixels, mode: str = "RGB", **options: object) -> bytes:
@@ -71,10 +66,10 @@ def as_far_as_it_goes(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Pixels:
         return np.asarray(ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB"))
 
 
-def exif(orientation: int) -> bytes:
-    block = Image.Exif()
-    block[0x0112] = orientation
-    return block.tobytes()
+def with_segment(data: bytes, marker: int, *bodies: bytes) -> bytes:
+    """A JPEG with more segments of one kind, before all others."""
+    segments = [bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body for body in bodies]
+    return data[:2] + b"".join(segments) + data[2:]
 
 
 def _ycck(pixels: Pixels) -> bytes:
@@ -120,6 +115,15 @@ def batch_of(payloads: Sequence[bytes], orientations: Sequence[int] | None = Non
     return Batch(source._replace(crcs=crcs), arrays)
 
 
+def raw_batch(
+    payloads: Sequence[bytes], sizes: Sequence[tuple[int, int]], orientation: int = 1, checked: bool = False
+) -> Batch:
+    """Raw pixels of images with these upright sizes."""
+    batch = batch_of(payloads, [orientation] * len(payloads), checked)
+    rows = np.array([(Kind.RGB, *size) for size in sizes], np.int32)
+    return batch._replace(source=batch.source._replace(indexed=rows))
+
+
 def in_a_file(batch: Batch) -> tuple[Payloads, int]:
     """The same payloads in a file; the caller closes the descriptor."""
     lengths = batch.source.lengths
@@ -137,22 +141,37 @@ class View(NamedTuple):
     flip: int = False  # as in `flips`: the upper bits may select a filter
 
 
+@st.composite
+def views(draw: st.DrawFn, width: int, height: int) -> View:
+    """Any view of an image."""
+    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+    x1, y1 = draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height))
+    virtual = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    size = draw(st.integers(1, virtual[0])), draw(st.integers(1, virtual[1]))
+    corner = draw(st.integers(0, virtual[0] - size[0])), draw(st.integers(0, virtual[1] - size[1]))
+    return View((x0, y0, x1, y1, *virtual, *corner), size, draw(st.booleans()))
+
+
 def whole(width: int, height: int) -> View:
     """All of an image in its own size."""
     return View((0, 0, width, height, width, height, 0, 0), (width, height))
 
 
 def decode_views(
-    source: Payloads, views: Sequence[View], options: DecodeOptions | None = None, spans: object = None
+    source: Payloads,
+    views: Sequence[View],
+    options: DecodeOptions | None = None,
+    spans: object = None,
+    backend: Any = kernel,
 ) -> tuple[list[int], Pixels]:
     """Status and pixels of all rows by `decode_batch`; the first view has the size of all windows."""
     width, height = views[0].size
     out = np.full((len(views), height, width, 3), 99, np.uint8)
     status = np.full(len(views), -1, np.int32)
     boxes, flips = np.array([view.box for view in views], np.int32), np.array([view.flip for view in views], np.uint8)
-    parts = None if spans is None else np.array(spans, np.float32)
-    with closing(kernel.Context(options or DecodeOptions())) as context:
-        kernel.decode_batch(context, source, boxes, flips, out, status, 0, len(views), spans=parts)
+    more = {} if spans is None else {"spans": np.array(spans, np.float32)}
+    with closing(backend.Context(options or DecodeOptions())) as context:
+        backend.decode_batch(context, source, boxes, flips, out, status, 0, len(views), **more)
     return status.tolist(), out
 
 

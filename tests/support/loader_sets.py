@@ -39,20 +39,20 @@ def _photograph(i: int) -> bytes:
     return jpeg(photo(40 + 7 * i % 61, 40 + 11 * i % 53, i), "L" if i % 9 == 4 else "RGB", **options)
 
 
-def write_folder(root: Path, images: Sequence[bytes], suffix: str = "jpg") -> Path:
+def write_folder(root: Path, images: Sequence[bytes]) -> Path:
     """Write class folders. Image i is in class i * 3 // n, so that the list and the folder have the same order."""
     for i, data in enumerate(images):
-        path = root / CLASSES[i * len(CLASSES) // len(images)] / f"{i:05d}.{suffix}"
+        path = root / CLASSES[i * len(CLASSES) // len(images)] / f"{i:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return root
 
 
-def write_lmdb(path: Path, images: Sequence[bytes], field: str = "jpg") -> Path:
+def write_lmdb(path: Path, images: Sequence[bytes]) -> Path:
     """Write the records of a verbatim packing of `write_folder(images)`."""
     with open_writer(path, classes=CLASSES) as writer:
         for i, data in enumerate(images):
-            writer.write({field: data, "cls": i * len(CLASSES) // len(images)})
+            writer.write({"jpg": data, "cls": i * len(CLASSES) // len(images)})
     return path
 
 
@@ -129,9 +129,9 @@ def labels_of(batches: Iterable[tuple[object, torch.Tensor]], first: int | None 
     return [labels.tolist() for _, labels in islice(batches, first)]
 
 
-def all_labels(batches: Iterable[tuple[object, torch.Tensor]], first: int | None = None) -> list[int]:
+def all_labels(batches: Iterable[tuple[object, torch.Tensor]]) -> list[int]:
     """`labels_of` in one list."""
-    return [label for labels in labels_of(batches, first) for label in labels]
+    return [label for labels in labels_of(batches) for label in labels]
 
 
 def check_equal(own: Iterable[Any], other: Iterable[Any]) -> None:

@@ -106,8 +106,9 @@ def busy() -> Verdict:
     )
 
 
-def unknown(reason: str = "7 steps in 12 s were seen, 20 steps or 30 s are needed") -> Verdict:
-    """No verdict, for this reason."""
+def unknown() -> Verdict:
+    """No verdict yet."""
+    reason = "7 steps in 12 s were seen, 20 steps or 30 s are needed"
     return Verdict(Bound.UNKNOWN, None, None, Severity.NONE, reason=reason)
 
 

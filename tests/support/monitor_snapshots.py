@@ -97,8 +97,6 @@ def simulate(
     rng: random.Random,
     seconds: int = 40,
     looks: Sequence[int] = (20, 0),
-    processes: tuple[ProcessFigures, ...] | None = None,
-    threads: tuple[ThreadFigures, ...] = (),
 ) -> Simulated:
     """Simulate consecutive steps and sample them like the probes.
 
@@ -122,8 +120,7 @@ def simulate(
             snapshot(
                 time_s=float(second + 1),
                 main=Looks(len(states), doing),
-                processes=(MAIN, worker(1), worker(2)) if processes is None else processes,
-                threads=threads,
+                processes=(MAIN, worker(1), worker(2)),
                 idle=_idle(second, spans),
                 stacks=stacks(_shares(frames), len(frames)) if frames else None,
             )

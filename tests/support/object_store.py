@@ -61,20 +61,20 @@ class Bucket:
 
 
 @contextlib.contextmanager
-def served(command: list[str], port: int, address: str = "127.0.0.1") -> Iterator[str]:
-    """The URL of a server that `command` runs on a port of `address`."""
+def served(command: list[str], port: int) -> Iterator[str]:
+    """The URL of a server that `command` runs on a port of loopback."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
         while True:
             try:
-                socket.create_connection((address, port), 1).close()
+                socket.create_connection(("127.0.0.1", port), 1).close()
                 break
             except OSError:
                 assert process.poll() is None, f"{command[0]} ended"
                 assert time.monotonic() < end, f"{command[0]} does not listen"
                 time.sleep(0.05)
-        yield f"http://{address}:{port}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()

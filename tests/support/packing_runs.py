@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from container_sets import Quiet
 from PIL import Image
 
 from iofast import open_reader
@@ -20,25 +21,12 @@ from iofast.packing.run import run
 TRANSACTION = 5_000  # bytes of a section of LMDB in interrupted runs
 
 
-class Interrupt(PackProgress):
-    """Ends a run after `steps` chunks, as Ctrl-C does."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self._left = steps
-
-    def step(self, images: int, size: int, failed: int) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise KeyboardInterrupt
-
-
 def interrupt(source: Path, target: Path, steps: int, **options: Any) -> None:
     """Pack with one worker, interrupted after `steps` chunks; a file of LMDB has many sections."""
     with pytest.MonkeyPatch.context() as patch, WorkerPool(1) as workers:
         patch.setattr(targets, "TRANSACTION_BYTES", TRANSACTION)
         with pytest.raises(KeyboardInterrupt, match="goes on from there"):
-            run(source, target, PackOptions(**options), Interrupt(steps), workers)
+            run(source, target, PackOptions(**options), Quiet(steps, KeyboardInterrupt()), workers)
 
 
 def pack_with(source: Path, target: Path, program: str, *arguments: str, **options: Any) -> PackReport:

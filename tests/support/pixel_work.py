@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from iofast import kernel
 from iofast import transforms as T
 from iofast.choices import Draw
+from iofast.kernel.contract import DecodeOptions, Finish
 from iofast.loader.finishing import finished
 from iofast.transforms.transform import Op
-from iofast.work import CHANNELS, Step, Work, no_work
+from iofast.work import CHANNELS, NUMBERS, Step, Work, no_work
 
 # Noise of erased pixels: sums of NOISE_TERMS pairs of 16 bits. They are integers, so every device gets the same.
 NOISE_TERMS = 4
@@ -148,7 +151,7 @@ def one_step(image: NDArray[np.uint8], code: int, numbers: list[float]) -> Pixel
     if code == Step.SHARPNESS:
         made = pixels.copy()
         kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
-        made[:, 1:-1, 1:-1] = np.clip(f * _inner(pixels) + (1 - f) * np.rint(_around(pixels, kernel)), 0, 255)
+        made[:, 1:-1, 1:-1] = np.clip(f * made[:, 1:-1, 1:-1] + (1 - f) * np.rint(_around(pixels, kernel)), 0, 255)
         return made
     if code == Step.BLUR:
         across, down = (_gaussian(numbers[i], int(numbers[i + 1])) for i in (0, 2))
@@ -170,10 +173,6 @@ def one_step(image: NDArray[np.uint8], code: int, numbers: list[float]) -> Pixel
     return _warped(pixels, code, numbers)
 
 
-def _inner(pixels: Pixels) -> Pixels:
-    return pixels[:, 1:-1, 1:-1]
-
-
 def _gaussian(sigma: float, radius: int) -> Pixels:
     values = np.exp(-0.5 * np.arange(-radius, radius + 1) ** 2 / sigma**2)
     return np.asarray(values / values.sum())
@@ -188,24 +187,15 @@ def _warped(pixels: Pixels, code: int, numbers: list[float]) -> Pixels:
     """Map the middle of each pixel back to its source; the outside has the colour of the last three numbers."""
     a, b, c, d, e, f, g, h, *outside = numbers[:11]
     height, width = pixels.shape[1:]
-
-    def at(y: int, x: int) -> Pixels:
-        return pixels[:, y, x] if 0 <= y < height and 0 <= x < width else np.floor(np.array(outside))
-
-    made = np.empty_like(pixels)
-    for row, column in np.ndindex(height, width):
-        x, y = column + 0.5, row + 0.5
-        below = g * x + h * y + 1
-        u, v = (a * x + b * y + c) / below, (d * x + e * y + f) / below
-        if code == Step.WARP_NEAREST:
-            made[:, row, column] = at(int(np.floor(v)), int(np.floor(u)))
-            continue
-        u, v = u - 0.5, v - 0.5
-        x0, y0 = int(np.floor(u)), int(np.floor(v))
-        upper = at(y0, x0) * (1 - u + x0) + at(y0, x0 + 1) * (u - x0)
-        lower = at(y0 + 1, x0) * (1 - u + x0) + at(y0 + 1, x0 + 1) * (u - x0)
-        made[:, row, column] = upper * (1 - v + y0) + lower * (v - y0) + 0.5
-    return made
+    y, x = np.mgrid[:height, :width] + 0.5
+    below = g * x + h * y + 1
+    u, v = (a * x + b * y + c) / below, (d * x + e * y + f) / below
+    grid = torch.from_numpy(np.stack((2 * u / width - 1, 2 * v / height - 1), -1))[None]
+    planes = torch.from_numpy(np.concatenate((pixels, np.ones((1, height, width)))))[None]
+    mode = "nearest" if code == Step.WARP_NEAREST else "bilinear"
+    *found, inside = torch.nn.functional.grid_sample(planes, grid, mode, align_corners=False)[0].numpy()
+    made = np.stack(found) + (1 - inside) * np.floor(outside)[:, None, None]
+    return np.asarray(made + 0.5 * (mode == "bilinear"))
 
 
 def apply(
@@ -219,6 +209,19 @@ def apply(
 def stepped(images: torch.Tensor, codes: NDArray[np.int8], numbers: NDArray[np.float32]) -> torch.Tensor:
     """uint8 images (N, 3, H, W) after their steps, codes (N, S) and numbers (N, S, NUMBERS), by the kernel."""
     return apply(images, work=replace(no_work(len(images)), steps=codes, numbers=numbers), dtype=torch.uint8)
+
+
+def after_steps(pixels: NDArray[np.uint8], *steps: tuple[int, Sequence[float]]) -> NDArray[np.uint8]:
+    """One image (H, W, 3) after some steps, on the instruction set that the environment names."""
+    codes, numbers = np.zeros((1, len(steps)), np.int8), np.zeros((1, len(steps), NUMBERS), np.float32)
+    for column, (code, values) in enumerate(steps):
+        codes[0, column], numbers[0, column, : len(values)] = code, values
+    work = replace(no_work(1), steps=codes, numbers=numbers)
+    finish = Finish(work, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), "uint8")
+    out = np.zeros((1, *pixels.shape), np.uint8)
+    with closing(kernel.Context(DecodeOptions())) as context:
+        kernel.finish_batch(context, pixels[None], finish, out)
+    return out[0]
 
 
 def is_uniform(values: NDArray[Any], low: float = 0, high: float = 1) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from iofast.monitor.snapshot import Job
@@ -107,16 +107,6 @@ def running(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
         process.stdout.close()
         process.stdin.close()
-
-
-def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether `true()` becomes true within `seconds`."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:

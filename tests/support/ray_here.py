@@ -3,11 +3,11 @@
 import contextlib
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 
 import psutil
 import pytest
+from at_once import eventually
 
 
 @contextlib.contextmanager
@@ -22,11 +22,10 @@ def own_ray_folders() -> Iterator[str]:
             for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE"):  # `ray.init` sets the latter for all that follows
                 patch.delenv(variable, raising=False)
             yield folder
-        assert not left_running(folder), left_running(folder)
+        assert eventually(lambda: not _running(folder), 30), _running(folder)
     finally:
-        for process in psutil.process_iter():
-            if folder in _command(process):
-                process.kill()
+        for process in _running(folder):
+            process.kill()
         shutil.rmtree(folder)
 
 
@@ -50,18 +49,5 @@ def running_ray() -> Iterator[None]:
             ray.shutdown()
 
 
-def left_running(folder: str, seconds: float = 30.0) -> list[str]:
-    """The commands of Ray's processes that still run after `seconds`."""
-    end = time.monotonic() + seconds
-    while True:
-        left = [command for process in psutil.process_iter() if folder in (command := _command(process))]
-        if not left or time.monotonic() > end:
-            return left
-        time.sleep(0.1)
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return ""
+def _running(folder: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or ())]

@@ -3,28 +3,29 @@
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
-from kernel_images import Pixels, batch_of, jpeg, segment, upright
+from kernel_images import Pixels, batch_of, jpeg, upright
 from numpy.typing import NDArray
 from PIL import ImageFile
 
 from iofast.errors import DecodeError
 from iofast.kernel import native
 from iofast.kernel.contract import DecodeOptions, Kind
+from tools.odd_images.jpegs import rearranged
 
 ImageFile.MAXBLOCK = 1 << 22  # else Pillow cannot write noise at the highest quality with optimised tables
 ROUTES = tuple((way, simd) for way in ("own", "splice", "libjpeg") for simd in ("scalar", "avx2", "avx512"))
-# Name: a sampling that Pillow writes, and the factors of the three components. Factors that Pillow does not write get
-# the blocks of a sampling with as many per MCU (2x2 luma blocks for 4x1), so that only the header differs.
-SAMPLING: dict[str, tuple[str, bytes]] = {
-    "gray": ("4:4:4", b""),
-    "444": ("4:4:4", b"\x11\x11\x11"),
-    "422": ("4:2:2", b"\x21\x11\x11"),
-    "420": ("4:2:0", b"\x22\x11\x11"),
-    "440": ("4:2:2", b"\x12\x11\x11"),
-    "411": ("4:2:0", b"\x41\x11\x11"),
-    "441": ("4:2:0", b"\x14\x11\x11"),
+# Name: the factors of luma, and those of the sampling that Pillow writes with as many blocks per MCU, and its name
+SAMPLING = {
+    "gray": ((1, 1), (1, 1), "4:4:4"),
+    "444": ((1, 1), (1, 1), "4:4:4"),
+    "422": ((2, 1), (2, 1), "4:2:2"),
+    "420": ((2, 2), (2, 2), "4:2:0"),
+    "440": ((1, 2), (2, 1), "4:2:2"),
+    "411": ((4, 1), (2, 2), "4:2:0"),
+    "441": ((1, 4), (2, 2), "4:2:0"),
 }
 OWN = ("gray", "444", "422", "420")  # decoded by our decoder; libjpeg decodes the others
 
@@ -41,7 +42,7 @@ class Drawn(NamedTuple):
     @property
     def across(self) -> int:
         """MCUs in a row."""
-        return -(-self.width // (8 * ((SAMPLING[self.sampling][1] or b"\x11")[0] >> 4)))
+        return -(-self.width // (8 * SAMPLING[self.sampling][0][0]))
 
     def way(self, route: str) -> str:
         """The path that the kernel must take if IOFAST_REGION is `route`."""
@@ -70,31 +71,17 @@ def texture(rng: np.random.Generator, width: int, height: int) -> Pixels:
 
 
 def encode(pixels: Pixels, sampling: str, restart: int, quality: int = 90, optimize: bool = False) -> Drawn:
-    """`pixels` as a JPEG. If the header's sampling differs from Pillow's, chroma is wrong, which does not matter."""
-    name, factors = SAMPLING[sampling]
+    """`pixels` as a JPEG. If Pillow does not write the sampling, chroma is wrong, which does not matter."""
     height, width = pixels.shape[:2]
     options: dict[str, object] = {"quality": quality, "optimize": optimize}
     if restart:
         options["restart_marker_blocks"] = restart
-    if sampling == "gray":
-        return Drawn(jpeg(pixels, "L", **options), sampling, width, height, restart)
-    data = bytearray(jpeg(_padded(pixels, name, factors), subsampling=name, **options))
-    at = segment(bytes(data), 0xC0, 0xC1)
-    data[at + 5 : at + 9] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
-    data[at + 11 : at + 19 : 3] = factors
-    return Drawn(bytes(data), sampling, width, height, restart)
-
-
-def _padded(pixels: Pixels, name: str, factors: bytes) -> Pixels:
-    """Pixels with as many rows and columns of MCUs in Pillow's sampling `name` as the picture has in its own."""
-    height, width = pixels.shape[:2]
-    across, down = max(f >> 4 for f in factors), max(f & 15 for f in factors)
-    own_across, own_down = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}[name]
-    if (across, down) == (own_across, own_down):
-        return pixels
-    wide, high = -(-width // (8 * across)) * 8 * own_across, -(-height // (8 * down)) * 8 * own_down
-    full = np.pad(pixels, ((0, max(0, high - height)), (0, max(0, wide - width)), (0, 0)), mode="edge")
-    return full[:high, :wide]
+    factors, source, name = SAMPLING[sampling]
+    if factors == source:
+        made = jpeg(pixels, "L" if sampling == "gray" else "RGB", subsampling=name, **options)
+    else:
+        made = rearranged(pixels, factors, source, name, **options)
+    return Drawn(made, sampling, width, height, restart)
 
 
 def draw(rng: np.random.Generator) -> Drawn:
@@ -142,13 +129,10 @@ class Decoder:
     """Decodes regions of a JPEG with a context for each path and instruction set."""
 
     def __init__(self, options: DecodeOptions | None = None, routes: Sequence[tuple[str, str]] = ROUTES) -> None:
-        before = {name: os.environ.get(name) for name in ("IOFAST_REGION", "IOFAST_SIMD")}
         self.contexts = {}
         for way, simd in routes:
-            os.environ.update(IOFAST_REGION=way, IOFAST_SIMD=simd)
-            self.contexts[way, simd] = native.Context(options or DecodeOptions())
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            with patch.dict(os.environ, IOFAST_REGION=way, IOFAST_SIMD=simd):
+                self.contexts[way, simd] = native.Context(options or DecodeOptions())
 
     def regions(
         self, route: tuple[str, str], data: bytes, boxes: Sequence[Box], scale: int = 1, checked: bytes | None = None
@@ -195,8 +179,8 @@ def cut(image: NDArray[np.uint8], box: Box) -> Pixels:
     return image[box.y : box.y + box.height, box.x : box.x + box.width]
 
 
-def check_regions(decoder: Decoder, drawn: Drawn, boxes: Sequence[Box]) -> int:
-    """Assert that every route takes its path and gives Pillow's pixels. Returns the number of comparisons."""
+def check_regions(decoder: Decoder, drawn: Drawn, boxes: Sequence[Box]) -> None:
+    """Assert that every route takes its path and gives Pillow's pixels."""
     whole = np.asarray(upright(drawn.data))
     for route in decoder.contexts:
         statuses, pictures, ways = decoder.regions(route, drawn.data, boxes)
@@ -205,4 +189,3 @@ def check_regions(decoder: Decoder, drawn: Drawn, boxes: Sequence[Box]) -> int:
             assert status == 0, (*told, status)
             assert way == drawn.way(route[0]), (*told, way)
             assert np.array_equal(pixels, cut(whole, box)), told
-    return len(boxes) * len(decoder.contexts)

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from unittest.mock import patch
 
-import pytest
-
 BLOCK = 64 << 10
 _MODULES = (
     "mirror.copies",
@@ -24,10 +22,4 @@ def blocks_of(size: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in _MODULES:
             stack.enter_context(patch.object(import_module(f"iofast.{module}"), "BLOCK", size))
-        yield
-
-
-@pytest.fixture
-def small_blocks() -> Iterator[None]:
-    with blocks_of(BLOCK):
         yield

@@ -7,17 +7,17 @@ PEM, a file of key and certificate, it uses TLS. `GET /-/counts` returns request
 """
 
 import contextlib
-import datetime
 import email.utils
-import ipaddress
 import json
 import os
 import re
 import ssl
+import subprocess
 import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -141,42 +141,34 @@ def web_server(
     folder: Path,
     latency: float = 0.0,
     rate: float = 0.0,
-    address: str = "127.0.0.1",
     certificate: Path | None = None,
 ) -> Iterator[str]:
     """The URL of such a server; `rate` in bytes a second. With a `certificate` it begins with https."""
     port = free_port()
-    command = [sys.executable, __file__, os.fspath(folder), address, str(port), str(latency), str(rate)]
-    with served([*command, *([] if certificate is None else [os.fspath(certificate)])], port, address) as url:
+    command = [sys.executable, __file__, os.fspath(folder), "127.0.0.1", str(port), str(latency), str(rate)]
+    with served([*command, *([] if certificate is None else [os.fspath(certificate)])], port) as url:
         yield url if certificate is None else url.replace("http:", "https:")
 
 
+def counts(url: str) -> dict[str, int]:
+    """Requests and bytes of such a server so far."""
+    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+        found: dict[str, int] = json.load(answer)
+        return found
+
+
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make an authority, and key and certificate of a server on loopback; returns their files in PEM.
+    """Make a certificate of loopback with openssl's program: its file, and one of the key with it.
 
     Programs that `SSL_CERT_FILE` tells the first trust the second: Python's, and obstore.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    pem, now = serialization.Encoding.PEM, datetime.datetime.now(datetime.UTC)
-    own, authority = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-
-    def signed(key: ec.EllipticCurvePrivateKey, subject: x509.Name, *, ca: bool) -> bytes:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(2))
-        builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True).add_extension(names, False)
-        return builder.sign(authority, hashes.SHA256()).public_bytes(pem)
-
-    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
-    (folder / "authority.pem").write_bytes(signed(authority, issuer, ca=True))
-    (folder / "server.pem").write_bytes(private + signed(own, subject, ca=False))
-    return folder / "authority.pem", folder / "server.pem"
+    trusted, key, both = (folder / name for name in ("trusted.pem", "key.pem", "server.pem"))
+    curve, days = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"], ["-days", "2"]
+    command = ["openssl", "req", "-x509", *curve, *days, "-subj", "/CN=server", "-keyout", key, "-out", trusted]
+    extensions = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*command, *extensions], check=True, capture_output=True)
+    both.write_bytes(key.read_bytes() + trusted.read_bytes())
+    return trusted, both
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""Operations, policies, erasing and mixing beside torchvision v2 and timm, if installed (`make interop`)."""
+"""Operations and policies beside torchvision v2 and timm, if installed (`make interop`)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from iofast import transforms as T
 from iofast.transforms.layers import Named, Strength, step_of
 from iofast.transforms.policies import Policy
 from iofast.transforms.policy_tables import AUTO_POLICIES, TIMM_SPACES, narrow
-from iofast.work import CHANNELS, NUMBERS, Step
 
 pytestmark = pytest.mark.interop
 
@@ -114,27 +112,3 @@ def test_levels_are_timms() -> None:
                 if name == "Desaturate":
                     wanted = {round(1 - value, 6) for value in wanted}
                 assert found == wanted or found == {0.0, -0.0}, (name, magnitude)
-
-
-Theirs = Callable[[Any, torch.Tensor, list[float]], torch.Tensor]
-STEPS: list[tuple[Step, list[list[float]], Theirs]] = [  # of which no policy is made
-    (Step.SATURATION, [[0.0]], lambda f, x, n: f.rgb_to_grayscale(x, num_output_channels=3)),
-    (Step.HUE, [[-0.5], [-0.2], [0.0], [0.1], [0.5]], lambda f, x, n: f.adjust_hue(x, n[0])),
-    (Step.PERMUTE, [[float(n)] for n in range(6)], lambda f, x, n: f.permute_channels(x, list(CHANNELS[int(n[0])]))),
-    (
-        Step.BLUR,
-        [[0.1, 3, 0.1, 3], [1.0, 4, 2.0, 11], [5.0, 7, 5.0, 7]],
-        lambda f, x, n: f.gaussian_blur(x, [int(2 * n[1] + 1), int(2 * n[3] + 1)], [n[0], n[2]]),
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "numbers", "theirs"), STEPS)
-def test_steps(v2: Any, code: Step, numbers: list[list[float]], theirs: Theirs) -> None:
-    images = noise(3, 40, 41).contiguous()
-    for some in numbers:
-        own = np.zeros((3, NUMBERS), np.float32)
-        own[:, : len(some)] = some
-        wanted = torch.stack([theirs(v2.functional, image, some) for image in images])
-        made = stepped(images, np.full((3, 1), code, np.int8), own[:, None])
-        assert (made.int() - wanted.int()).abs().max() <= 1

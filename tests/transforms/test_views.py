@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from loader_sets import photographs, with_broken
+from torch.utils._pytree import tree_leaves
 from transform_draws import write_smooth
 
 from iofast import FastDataset, FastLoader
@@ -25,19 +26,15 @@ def loader(path: Path, views: T.Views, **options: Any) -> FastLoader:
     return FastLoader(FastDataset(path), transform=views, **options)
 
 
-def flat(images: dict[str, Any]) -> list[torch.Tensor]:
-    return [each for own in images.values() for each in (own if isinstance(own, list) else [own])]
-
-
 class TestBatches:
     def test_have_a_random_tensor_or_list_under_each_name(self, path: Path) -> None:
         images, labels = next(iter(loader(path, T.dino(64, 32, 3))))
         assert list(images) == ["first", "second", "local"]
         assert images["first"].shape == images["second"].shape == (8, 3, 64, 64)
         assert [each.shape for each in images["local"]] == [(8, 3, 32, 32)] * 3
-        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in flat(images))
+        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in tree_leaves(images))
         assert labels.shape == (8,)
-        for one, other in zip(flat(images), flat(images)[1:], strict=False):
+        for one, other in zip(tree_leaves(images), tree_leaves(images)[1:], strict=False):
             assert one.shape != other.shape or not torch.equal(one, other)
         each = loader(path, T.dino(32, 16, 1))
         epochs = []
@@ -73,7 +70,7 @@ class TestBrokenImages:
             list(loader(broken, T.dino(32, 16, 1), **options))
         batches = list(loader(broken, T.dino(32, 16, 1), on_error=action, **options))
         assert [len(images["second"]) for images, _ in batches] == rows
-        assert all(each.isfinite().all() for images, _ in batches for each in flat(images))
+        assert all(each.isfinite().all() for images, _ in batches for each in tree_leaves(images))
 
 
 def test_corners(path: Path) -> None:

@@ -33,7 +33,9 @@ def with_size(data: bytes, width: int, height: int) -> bytes:
     return data[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[at + 4 :]
 
 
-def rearranged(pixels: Pixels, sampling: tuple[int, int], source: tuple[int, int], name: str) -> bytes:
+def rearranged(
+    pixels: Pixels, sampling: tuple[int, int], source: tuple[int, int], name: str, **options: object
+) -> bytes:
     """A JPEG of luma factors `sampling`, which Pillow does not write: another one's blocks, read in another order.
 
     An MCU of 2x2 luma blocks holds as many as one of 4x1, so only the header differs. Luma comes out right; chroma is
@@ -46,8 +48,8 @@ def rearranged(pixels: Pixels, sampling: tuple[int, int], source: tuple[int, int
     blocks = full.reshape(rows, down, 8, columns, across, 8, 3).transpose(0, 3, 1, 4, 2, 5, 6)
     blocks = blocks.reshape(rows, columns, from_down, from_across, 8, 8, 3).transpose(0, 2, 4, 1, 3, 5, 6)
     tall = np.ascontiguousarray(blocks.reshape(rows * from_down * 8, columns * from_across * 8, 3))
-    data = save(tall, "JPEG", quality=90, subsampling=name)
-    at = segment(data, 0xC0) + 11
+    data = save(tall, "JPEG", **{"quality": 90, "subsampling": name, **options})
+    at = segment(data, 0xC0, 0xC1) + 11
     return with_size(data[:at] + bytes([across << 4 | down]) + data[at + 1 :], width, height)
 
 
