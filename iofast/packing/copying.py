@@ -23,10 +23,9 @@ from iofast.containers.targets import require_elsewhere, section_bytes, state_of
 from iofast.containers.writer import Section
 from iofast.errors import ContainerError, SourceError
 from iofast.packing.inputs import warnings_of
-from iofast.packing.messages import PackedRecord
+from iofast.packing.messages import Done, PackedRecord
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, shards
-from iofast.packing.pool import Done
 from iofast.record import (
     FIELD_OF_FORMAT,
     IMAGE_FIELDS,

@@ -24,8 +24,9 @@ from iofast.errors import (
     because,
 )
 from iofast.packing.copying import CopyWork
+from iofast.packing.messages import Done
 from iofast.packing.plan import PackPlan, load_plan
-from iofast.packing.pool import Done, WorkerPool
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import Estimate, FailedImages, PackReport, completed, published
 from iofast.packing.work import PackWork, container_size, spread
