@@ -40,7 +40,7 @@ class OpenFiles:
         self._objects: dict[int, ObjectInfo] = {}  # versions of stored files, which stay
         self.most = bounded(MAX_OPEN)
         self._permits = deque(range(self.most))
-        keep(self)
+        keep(self.let_go)
 
     def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None]]:
         return self.paths, self._check  # a descriptor means nothing in another process
@@ -85,7 +85,7 @@ class OpenFiles:
         """
         rows = slice(start, stop)
         file, offsets, lengths = located.file[rows], located.offset[rows], located.length[rows]
-        numbers, place = _numbered(file)
+        numbers, place = np.unique(file, return_inverse=True)
         self._look(numbers.tolist())
         files = [None if number == ABSENT else self.get(number) for number in numbers.tolist()]
         fds = np.array([-1 if each is None else each.fd for each in files], np.int32)[place]
@@ -170,13 +170,6 @@ def _readable(
     places = zip(own.tolist(), starts.tolist(), stops.tolist(), strict=True)
     with held([Wanted(known[number], start, stop) for number, start, stop in places]) as direct:
         yield {int(rows[number]): data for number, data in direct.items()}
-
-
-def _numbered(files: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """The different ones, and the place of each of `files` among them; mostly there is one, and no need to sort."""
-    if len(files) and (files == files[0]).all():
-        return files[:1], np.zeros(len(files), np.intp)
-    return np.unique(files, return_inverse=True)
 
 
 def _in_memory(

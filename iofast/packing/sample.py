@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import zlib
@@ -21,7 +23,6 @@ from iofast.record import RAW_FIELDS, ImageInfo, holds_places
 if TYPE_CHECKING:
     from iofast.source.listing import Column
 
-_LEAST_STEP = 1 << 9  # bytes of a gzip member that are passed first: zlib copies all bytes behind its end
 MAX_UNZIPPED = 1 << 28  # bytes of a gzipped image; a few hundred kilobytes can claim any number
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
@@ -184,20 +185,13 @@ def unzipped(data: bytes) -> bytes:
     """The contents of a gzip file; other bytes as they are. Raises `DecodeError`."""
     if not data.startswith(_GZIP):
         return data
-    parts: list[bytes] = []
-    at = size = 0
-    while data.startswith(_GZIP, at):  # a file may have several members
-        unpacker, step = zlib.decompressobj(wbits=31), _LEAST_STEP
-        while not unpacker.eof:
-            piece = data[at : at + step]
-            if not piece:
-                raise DecodeError("the gzip file is truncated")
-            try:
-                parts.append(unpacker.decompress(piece, MAX_UNZIPPED - size + 1))
-            except zlib.error as error:
-                raise DecodeError(f"the gzip file is damaged ({error})") from None
-            size += len(parts[-1])
-            if size > MAX_UNZIPPED:
-                raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
-            at, step = at + len(piece) - len(unpacker.unused_data), 2 * step
-    return b"".join(parts)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked = file.read(MAX_UNZIPPED + 1)
+    except EOFError:
+        raise DecodeError("the gzip file is truncated") from None
+    except (OSError, zlib.error) as error:
+        raise DecodeError(f"the gzip file is damaged ({error})") from None
+    if len(unpacked) > MAX_UNZIPPED:
+        raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
+    return unpacked

@@ -24,7 +24,6 @@ from iofast.packing.plan import PackPlan
 from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import WEB, RemotePath
 
-_VERSION = 3
 _log = logging.getLogger("iofast")
 
 
@@ -42,15 +41,15 @@ class StoredPlan:
 
     def to_json(self) -> bytes:
         """Its stored form."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
+        return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> StoredPlan:
         """Read `to_json`. Raises `TargetError`."""
         try:
             value: Mapping[str, Any] = json.loads(text)
-            if value["version"] != _VERSION or not str(value["id"]).isalnum():
-                raise ValueError(f"version {value['version']}")
+            if not str(value["id"]).isalnum():
+                raise ValueError("the id of its run")
             plan = PackPlan.of(value["plan"])
             return cls(str(value["id"]), plan, str(value["replaces"]), tuple(map(str, value["shards"])))
         except (ValueError, KeyError, TypeError) as error:

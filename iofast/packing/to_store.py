@@ -20,7 +20,7 @@ from iofast import owned
 from iofast.containers.columns import store
 from iofast.containers.index import Layout
 from iofast.containers.manifest import Manifest
-from iofast.containers.publish import LockedFolder
+from iofast.containers.publish import Target
 from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import SHARD_SIZE
 from iofast.containers.targets import writer_of
@@ -268,12 +268,12 @@ def work_folder() -> Iterator[Path]:
     if not given and cache is None:
         raise TargetError("there is no folder for work: set IOFAST_WORK to one that only you may write to")
     base = Path(os.path.abspath(given)) if given else Path(cache or "") / "packing"
-    own = LockedFolder(base, base / f"run-{secrets.token_hex(8)}")
+    own = Target(base / f"run-{secrets.token_hex(8)}")
     try:
         base.mkdir(0o700, parents=True, exist_ok=True)
-        for path in base.glob("run-*"):
-            with contextlib.suppress(BusyError):
-                _remove(LockedFolder(base, path))
+        for path in base.glob("run-*.partial"):
+            with contextlib.suppress(BusyError), Target(path.with_suffix("")) as old:
+                old.discard()
         own.acquire()
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else because(error)
@@ -281,10 +281,4 @@ def work_folder() -> Iterator[Path]:
     try:
         yield own.partial
     finally:
-        _remove(own)
-
-
-def _remove(folder: LockedFolder) -> None:
-    folder.acquire()
-    folder.empty(())
-    folder.remove()
+        own.discard()
