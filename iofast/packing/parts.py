@@ -5,8 +5,9 @@ others compare their options with it. Shards of all parts lie in that folder tog
 own, and `finish` copies their records.
 """
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,12 +18,9 @@ from iofast.containers.publish import PLAN, Target
 from iofast.containers.targets import target_of, writer_of
 from iofast.containers.writer import Section, Writer
 from iofast.errors import BusyError, ContainerError, TargetError
-from iofast.packing.options import PackOptions
-from iofast.packing.pack_run import PackRun, images_of
+from iofast.packing.pack_run import PackRun
 from iofast.packing.part import PackPart, missing_words, parts_of
 from iofast.packing.plan import PackPlan, load_plan, shared_settings
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
 from iofast.packing.report import PackReport, completed
 from iofast.packing.work import PackWork
 from iofast.source import saved
@@ -32,18 +30,59 @@ _MOST_PARTS = 10_000
 _WAIT = 0.25  # seconds between attempts to lock what another process works on
 
 
-@dataclass(frozen=True, slots=True)
-class PackParts:
-    """The parts of the run that packs `sources` into `target`. `planned` lists them and plans the whole run."""
+@dataclass(slots=True)
+class SharedRun(PackRun):
+    """A run that several processes share: a listing and a plan of it are stored, and all others take these."""
 
-    sources: Sequence[str]
-    target: Target
-    options: PackOptions
-    planned: Callable[[], PackWork]
-    pool: WorkerPool
-    progress: PackProgress
+    def begun(self, count: int | None) -> PackWork:
+        """The work of a new run in `count` parts, with its listing stored in the folder here."""
+        target, work = self.target, self.planned()
+        assert isinstance(work, PackWork)  # a copy is not shared
+        target.clear()
+        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(target), parts=count)
+        store(target.partial / LISTING, *saved.taken_apart(work.source))
+        return work
 
-    def work(self, count: int | None) -> PackWork:
+    def check(self, plan: PackPlan, count: int | None, folder: object) -> None:
+        """Raise `TargetError` if a plan, stored in `folder`, has other options, or is not in `count` parts."""
+        replace(plan, settings=self._settings, parts=count).check_same(plan, folder)
+
+    def listed(self, plan: PackPlan, *, checked: bool = False) -> PackWork:
+        """The work of a stored plan, whose listing is in the folder here. Raises `TargetError`.
+
+        `checked`: compare the listing's checksums, because it came from elsewhere.
+        """
+        listing = self.target.partial / LISTING
+        try:
+            members, arrays = load(listing, checked=checked)
+            source = replace(saved.value_of(members, arrays), root=saved.root_of(self.sources[0], members["kind"]))
+        except (OSError, ContainerError, LookupError, TypeError) as error:
+            raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
+        return PackWork(self.sources, source, self.options, plan)
+
+    @property
+    def _settings(self) -> Mapping[str, object]:
+        return shared_settings(self.sources, self.options, self.target)
+
+
+@dataclass(slots=True)
+class PackParts(SharedRun):
+    """The parts of a run."""
+
+    def run(self) -> PackReport:
+        """Pack one part, join all parts, or both."""
+        options = self.options
+        if options.part is None:
+            return self.finish()
+        report = self.pack_part(PackPart.parse(options.part, os.environ))
+        if report.missing or not options.finish_when_complete:
+            return report
+        try:
+            return self.finish()
+        except BusyError:  # another run, whose part was the last as well, finishes it
+            return report
+
+    def shared(self, count: int | None) -> PackWork:
         """The work of the whole run in `count` parts. The first process makes the plan.
 
         `count` None takes a saved plan with any number of parts, and makes a new one with a part for each section.
@@ -58,87 +97,69 @@ class PackParts:
                 time.sleep(_WAIT)
                 continue
             try:
-                return self.saved(count) or self._begin(count)
+                return self.saved(count) or self._new(count)
             finally:
                 self.target.release()
 
     def saved(self, count: int | None = None) -> PackWork | None:
-        """The saved work; None without one. Raises `TargetError` if it has other options, or is not in `count` parts.
-
-        `count` None takes any number of parts.
-        """
+        """The saved work, checked; None without one. `count` None takes any number of parts."""
         old = load_plan(self.target)
         if self.target.interrupted:
             raise TargetError(f"{self.target.path} is published, except for cleaning up: finish=True ends that")
         if old is None:
             return None
-        expected = replace(old, settings=self._settings, parts=old.parts or 1 if count is None else count)
-        expected.check_same(old, self.target.partial)
-        return load_work(self.sources, self.options, old, self.target.partial / LISTING)
+        self.check(old, old.parts or 1 if count is None else count, self.target.partial)
+        return self.listed(old)
 
-    def pack(self, part: PackPart) -> PackReport:
+    def pack_part(self, part: PackPart) -> PackReport:
         """Pack one part, or return the report of an earlier run that has packed it."""
-        work = self.work(part.total)
-        sections = part.of(work.plan.sections())
+        self.begin(self.shared(part.total))
+        sections = part.of(self.work.plan.sections())
         target = self._locked(part)
-        packing = PackRun(work, target, self.pool, self.progress)
-        writer = self.writer(part, work)
+        writer = self._writer(part)
         try:
-            with packing.explained():
-                packing.fill(writer, sections)
+            with self.explained():
+                self.fill(writer, sections)
         finally:
             writer.abort()
             target.release()
-        done = [*writer.finished.values()]
-        report = packing.report(done, sum(each.size for each in done))
-        missing = missing_parts(self.target, work.plan)
-        return replace(report, images=images_of(sections), errors_file=None, part=part, missing=missing)
+        return self.report_of_part(part, sections, writer, missing_parts(self.target, self.work.plan))
 
     def finish(self) -> PackReport:
         """Join all parts and publish the result. Raises `TargetError` if one is missing."""
-        target = self.target
-        with target:
+        with self.target as target:
             if target.interrupted:
                 return completed(target, time.monotonic())
             work = self.saved()
             if work is None:
                 target.discard()
                 raise TargetError(f"{target.path} has no parts that could be joined: pack them with part=i/n")
-            packing = PackRun(work, target, self.pool, self.progress)
-            writer = writer_of(target, work.description(), work.key_width)
-            try:
-                with packing.explained():
-                    self._join(writer, work)
-                    for done in writer.finished.values():
-                        packing.count(done)
-                    return packing.publish(writer)
-            finally:
-                writer.abort()
+            self.begin(work)
+            with self.explained():
+                return self.written(self._join)
 
-    def writer(self, part: PackPart, work: PackWork) -> Writer:
+    def _writer(self, part: PackPart) -> Writer:
         """The writer of a part."""
-        folder = folder_of(part, self.target)
+        folder, work = folder_of(part, self.target), self.work
         if folder != self.target.partial:
             folder.mkdir(0o700, exist_ok=True)
         return writer_of(self.target, work.description(), work.key_width, folder)
 
-    @property
-    def _settings(self) -> Mapping[str, object]:
-        return shared_settings(self.sources, self.options, self.target)
-
-    def _join(self, writer: Writer, work: PackWork) -> None:
+    def _join(self, writer: Writer) -> None:
         """Take over the sections of all parts; of an LMDB file, copy those that are not copied yet."""
-        count, sections = work.plan.parts or 1, work.plan.sections()
-        missing, left = missing_parts(self.target, work.plan), writer.resume(sections)
+        plan = self.work.plan
+        count, sections = plan.parts or 1, plan.sections()
+        missing, left = missing_parts(self.target, plan), writer.resume(sections)
         if not missing and isinstance(writer, LmdbWriter):
             for part in (PackPart(number, count) for number in range(1, count + 1)):
-                _copy(writer, self.writer(part, work), [each for each in part.of(sections) if each in left])
+                _copy(writer, self._writer(part), [each for each in part.of(sections) if each in left])
             left = []
         if missing or left:
             lost = missing or parts_of(sections, left, count)
             raise TargetError(
                 f"{self.target.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
             )
+        self.count(writer)
 
     def _locked(self, part: PackPart) -> Target:
         """The lock of a part. Waits while another run packs it."""
@@ -159,31 +180,13 @@ class PackParts:
             break
         raise TargetError(f"another run has published all parts of {target.path} meanwhile")
 
-    def _begin(self, count: int | None) -> PackWork:
+    def _new(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
-        target, work = self.target, self.planned()
-        target.clear()
-        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(target))
-        parts = min(len(work.plan.sections()), _MOST_PARTS) if count is None else count
-        work.plan = replace(work.plan, parts=parts)
-        store(target.partial / LISTING, *saved.taken_apart(work.source))
-        target.note(PLAN, asdict(work.plan))
+        work = self.begun(count)
+        if count is None:
+            work.plan = replace(work.plan, parts=min(len(work.plan.sections()), _MOST_PARTS))
+        self.target.note(PLAN, asdict(work.plan))
         return work
-
-
-def load_work(
-    sources: Sequence[str], options: PackOptions, plan: PackPlan, listing: Path, *, checked: bool = False
-) -> PackWork:
-    """The work of a saved plan, with the listing of its sources in a file. Raises `TargetError`.
-
-    `checked`: compare its checksums, because it came from elsewhere.
-    """
-    try:
-        members, arrays = load(listing, checked=checked)
-        source = replace(saved.value_of(members, arrays), root=saved.root_of(sources[0], members["kind"]))
-    except (OSError, ContainerError, LookupError, TypeError) as error:
-        raise TargetError(f"{listing} cannot be used: {error}; delete {listing.parent} to start anew") from None
-    return PackWork(sources, source, options, plan)
 
 
 def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None:
