@@ -62,23 +62,19 @@ class LmdbWriter(Writer):
 
     def resume(self, sections: Iterable[Section]) -> list[Section]:
         """See `Writer.resume`. The rows of a section are stored before its transaction: the file decides."""
-        sections = list(sections)
-        last, left = self._last_position(), list[Section]()
-        if last is None:
-            self.path.unlink(missing_ok=True)
-        found = -1
+        sections, last, found = list(sections), self._last_position(), -1
         with self._errors():
-            for number, section in enumerate(sections):
-                own = None if last is None or left else self._find(section)
+            for section in sections:
+                own = self._find(section)
                 end = int(own.columns()["position"][-1]) if own is not None and own.count else found
-                if own is None or last is None or end > last:
-                    left = sections[number:]
+                if own is None or end > last:
                     break
                 self.finished[section.number], found = own, end
-            if last is not None and found != last:  # not what these rows describe
+            if found != last:  # no file of ours, or not what these rows describe
+                self.abort()
                 self.finished.clear()
-                self.path.unlink()
-                left = sections
+                self.path.unlink(missing_ok=True)
+            left = [section for section in sections if section.number not in self.finished]
             for section in left:
                 self._remove(section)
         return left
@@ -187,13 +183,13 @@ class LmdbWriter(Writer):
         if not transaction.put(key, value, append=True):
             raise ContainerError(f"LMDB refused to append {key!r}: it does not sort behind the keys before it")
 
-    def _last_position(self) -> int | None:
-        """The position of the last record in the file; None without a file of ours that can be read.
+    def _last_position(self) -> int:
+        """The position of the last record in the file, -1 without one; -2 without a file of ours that can be read.
 
         What a run that was killed in `finish` stored behind the records is removed.
         """
         if not self.path.is_file():  # LMDB would make it
-            return None
+            return -2
         try:
             environment = self._open()
             with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
@@ -204,8 +200,7 @@ class LmdbWriter(Writer):
                 key, _, _ = cursor.key().partition(b".")
                 return int(key)
         except (lmdb.Error, OSError, ValueError, TargetError):
-            self.abort()
-            return None
+            return -2
 
     def _open(self) -> lmdb.Environment:
         if self._environment is None:
