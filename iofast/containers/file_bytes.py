@@ -77,7 +77,6 @@ class FileBytes:
     """
 
     is_stored = False  # whether it is an object's copy
-    permit: object = None  # is released when the file is closed
 
     def __init__(self, path: str) -> None:
         self.path = path

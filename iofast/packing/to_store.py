@@ -29,7 +29,7 @@ from iofast.packing.pack_run import images_of
 from iofast.packing.part import PackPart, missing_words, parts_of
 from iofast.packing.parts import LISTING, SharedRun
 from iofast.packing.report import ERRORS, PackReport, beside
-from iofast.packing.store_target import StoredPlan, StoreTarget
+from iofast.packing.store_target import StoreTarget
 from iofast.packing.work import PackWork
 from iofast.remote import requests
 
@@ -109,14 +109,16 @@ class StoreRun(SharedRun):
             if self.options.finish:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
             work = self.begun(count)
-            if target.begin(StoredPlan(secrets.token_hex(8), work.plan, "" if old is None else old.etag, shards)):
+            etag = "" if old is None else old.etag
+            work.plan = replace(work.plan, id=secrets.token_hex(8), replaces=etag, shards=shards)
+            if target.begin(work.plan):
                 return work
         target.begun, self._joined = found, True
-        self.check(found.plan, found.plan.parts if count is None else count, f"{target.url}.partial")
+        self.check(found, found.parts if count is None else count, f"{target.url}.partial")
         if (data := target.get(target.work_key(LISTING))) is None:
             return None
         (target.partial / LISTING).write_bytes(data)
-        return self.listed(found.plan, checked=True)
+        return self.listed(found, checked=True)
 
     def _pack(self, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
         """Pack the sections that are left; while one is sent, the next one is packed."""
