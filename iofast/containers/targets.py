@@ -129,10 +129,8 @@ def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, lock: st
     return ShardTarget(path, place.suffix, overwrite=overwrite, lock=lock)
 
 
-def writer_of(
-    target: Target, description: Description, key_width: int = KEY_WIDTH, folder: Path | None = None
-) -> Writer:
-    """The writer of an acquired target, by default in its own folder."""
+def writer_of(target: Target, description: Description, key_width: int = KEY_WIDTH) -> Writer:
+    """The writer of an acquired target."""
     kind: type[Writer]
     if isinstance(target, FolderTarget):
         kind = FolderWriter
@@ -140,7 +138,7 @@ def writer_of(
         kind = LmdbWriter
     else:
         kind = tfrecord.TfrecordWriter if target.path.suffix in TFRECORD else tar.TarWriter
-    return kind(folder or target.partial, target.path.name, description, key_width)
+    return kind(target.partial, target.path.name, description, key_width)
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:

@@ -224,15 +224,15 @@ class PackRun:
         if old is not None:
             work.plan = replace(work.plan, records=old.records)
             if not target.interrupted:
-                work.require_space(target)
+                work.require_space(target, self.pool)
             return
         if target.interrupted:  # finished by another command than `pack`
             target.complete()
             target.acquire()
         target.clear()
-        work.plan = replace(work.plan, records=work.section_records(target))
+        work.plan = replace(work.plan, records=work.section_records(target, self.pool))
         try:
-            work.require_space(target)
+            work.require_space(target, self.pool)
         except TargetError:
             target.discard()
             raise

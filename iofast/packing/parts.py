@@ -1,22 +1,22 @@
 """Parts of a packing run, which any processes that see source and target pack, in any order (docs/pack.md).
 
 A part is a run of sections. The first process makes the plan and stores it with the listing in `<DST>.partial/`; all
-others compare their options with it. Shards of all parts lie in that folder together; LMDB files do in folders of their
-own, and `finish` copies their records.
+others compare their options with it. Shards of all parts lie in that folder together.
 """
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from iofast.containers.columns import load, store
 from iofast.containers.container_suffixes import LMDB
 from iofast.containers.lmdb_writer import LmdbWriter
 from iofast.containers.publish import PLAN, Target
+from iofast.containers.shard_writer import ShardWriter
+from iofast.containers.tar import TarWriter
 from iofast.containers.targets import target_of, writer_of
-from iofast.containers.writer import Section, Writer
+from iofast.containers.writer import Writer
 from iofast.errors import BusyError, ContainerError, TargetError
 from iofast.packing.pack_run import PackRun
 from iofast.packing.part import PackPart, missing_words, parts_of
@@ -39,7 +39,9 @@ class SharedRun(PackRun):
         target, work = self.target, self.planned()
         assert isinstance(work, PackWork)  # a copy is not shared
         target.clear()
-        work.plan = replace(work.plan, settings=self._settings, records=work.section_records(target), parts=count)
+        work.plan = replace(
+            work.plan, settings=self._settings, records=work.section_records(target, self.pool), parts=count
+        )
         store(target.partial / LISTING, *saved.taken_apart(work.source))
         return work
 
@@ -116,7 +118,7 @@ class PackParts(SharedRun):
         self.begin(self.shared(part.total))
         sections = part.of(self.work.plan.sections())
         target = self._locked(part)
-        writer = self._writer(part)
+        writer = self._writer()
         try:
             with self.explained():
                 self.fill(writer, sections)
@@ -138,27 +140,23 @@ class PackParts(SharedRun):
             with self.explained():
                 return self.written(self._join)
 
-    def _writer(self, part: PackPart) -> Writer:
-        """The writer of a part."""
-        folder, work = folder_of(part, self.target), self.work
-        if folder != self.target.partial:
-            folder.mkdir(0o700, exist_ok=True)
-        return writer_of(self.target, work.description(), work.key_width, folder)
+    def _writer(self) -> Writer:
+        """The writer of parts: of an LMDB file it makes tar shards, whose records `finish` copies."""
+        target, description, width = self.target, self.work.description(), self.work.key_width
+        if target.path.suffix == LMDB:
+            return TarWriter(target.partial, f"{target.path.stem}.tar", description, width)
+        return writer_of(target, description, width)
 
     def _join(self, writer: Writer) -> None:
-        """Take over the sections of all parts; of an LMDB file, copy those that are not copied yet."""
+        """Take over the sections of all parts."""
         plan = self.work.plan
-        count, sections = plan.parts or 1, plan.sections()
-        missing, left = missing_parts(self.target, plan), writer.resume(sections)
-        if not missing and isinstance(writer, LmdbWriter):
-            for part in (PackPart(number, count) for number in range(1, count + 1)):
-                _copy(writer, self._writer(part), [each for each in part.of(sections) if each in left])
-            left = []
-        if missing or left:
-            lost = missing or parts_of(sections, left, count)
-            raise TargetError(
-                f"{self.target.path} cannot be finished: {missing_words(lost, count)}; pack them with part=i/{count}"
-            )
+        parts, sections = self._writer() if isinstance(writer, LmdbWriter) else writer, plan.sections()
+        lost = missing_parts(self.target, plan) or parts_of(sections, parts.resume(sections), plan.parts or 1)
+        if lost:
+            words = f"{missing_words(lost, plan.parts or 1)}; pack them with part=i/{plan.parts or 1}"
+            raise TargetError(f"{self.target.path} cannot be finished: {words}")
+        if isinstance(writer, LmdbWriter) and isinstance(parts, ShardWriter):
+            writer.adopt(parts)
         self.count(writer)
 
     def _locked(self, part: PackPart) -> Target:
@@ -189,31 +187,8 @@ class PackParts(SharedRun):
         return work
 
 
-def _copy(writer: LmdbWriter, part: Writer, sections: Sequence[Section]) -> None:
-    """Write the records of some sections of a part again, with their checksums."""
-    assert isinstance(part, LmdbWriter)  # of the same run
-    try:
-        if sections and part.resume(sections):
-            raise TargetError(f"{part.path} lost records: delete its folder and pack the part again")
-        for section in sections:
-            writer.begin(section)
-            for position, fields, info, crcs in part.records(part.finished[section.number]):
-                writer.write(position, fields, info, crcs)
-            writer.commit(part.finished[section.number].notes)
-    finally:
-        part.abort()
-
-
-def folder_of(part: PackPart, target: Target) -> Path:
-    """Where the files of a part lie."""
-    return target.partial / f"part-{part.number:06d}" if target.path.suffix == LMDB else target.partial
-
-
 def missing_parts(target: Target, plan: PackPlan) -> tuple[int, ...]:
     """The numbers of the parts of a run that are not finished."""
-    sections, missing = plan.sections(), []
-    for part in (PackPart(number, plan.parts or 1) for number in range(1, (plan.parts or 1) + 1)):
-        folder = folder_of(part, target)
-        if not all((folder / section.rows).is_file() for section in part.of(sections)):
-            missing.append(part.number)
-    return tuple(missing)
+    sections = plan.sections()
+    missing = [each for each in sections if not (target.partial / each.rows).is_file()]
+    return parts_of(sections, missing, plan.parts or 1)
