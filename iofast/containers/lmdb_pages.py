@@ -49,13 +49,12 @@ class Meta(NamedTuple):
 
 
 class TreePage(NamedTuple):
-    """A branch or leaf page with a checked header: its bytes, and its offset `at` in the file."""
+    """A checked branch or leaf page: its bytes, its offset `at` in the file, and those of its nodes by their keys."""
 
     data: bytes
     at: int
     kind: int
-    lower: int
-    upper: int
+    nodes: tuple[int, ...]
 
 
 def is_lmdb(head: bytes) -> bool:
@@ -121,7 +120,7 @@ class Tree:
             return None
         for _ in range(MAX_DEPTH):
             page = self._page(number)
-            nodes, own_key = self._nodes(page), partial(self._key, page)
+            nodes, own_key = page.nodes, partial(self._key, page)
             if page.kind == _BRANCH:  # each child has the keys from its own up to, but without, the next one's
                 number = self._child(page, nodes[max(0, bisect_right(nodes, key, key=own_key) - 1)])
                 continue
@@ -155,7 +154,7 @@ class Tree:
         if depth > MAX_DEPTH or next(pages, None) is None:
             raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}, or has more pages than the file")
         page = self._page(number)
-        for node in self._nodes(page):
+        for node in page.nodes:
             if page.kind == _LEAF:
                 yield self._entry(page, node)
             else:
@@ -173,14 +172,10 @@ class Tree:
             raise self._wrong(number, f"not a branch or leaf page: number {own}, flags {flags:#x}")
         if not PAGE_HEADER < lower <= upper <= size or lower & 1:
             raise self._wrong(number, f"impossible bounds {lower} and {upper}")
-        return TreePage(data, at, flags & _KINDS, lower, upper)
-
-    def _nodes(self, page: TreePage) -> tuple[int, ...]:
-        """Offsets of the nodes in their page, in the order of their keys."""
-        nodes: tuple[int, ...] = struct.unpack_from(f"<{(page.lower - PAGE_HEADER) // 2}H", page.data, PAGE_HEADER)
-        if min(nodes) < page.upper or max(nodes) > self.meta.page_size - _NODE.size:
-            raise self._wrong_page(page, "a node lies outside its page")
-        return nodes
+        nodes: tuple[int, ...] = struct.unpack_from(f"<{(lower - PAGE_HEADER) // 2}H", data, PAGE_HEADER)
+        if min(nodes) < upper or max(nodes) > size - _NODE.size:
+            raise self._wrong(number, "a node lies outside its page")
+        return TreePage(data, at, flags & _KINDS, nodes)
 
     def _key(self, page: TreePage, node: int) -> bytes:
         start, size = node + _NODE.size, _NODE.unpack_from(page.data, node)[3]

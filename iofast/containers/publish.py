@@ -152,7 +152,10 @@ class Target:
         return report if isinstance(report, dict) else None
 
     def clear(self) -> None:
-        """Remove all work of an earlier run from the folder, except the lock."""
+        """Finish an interrupted publication, then remove all work of an earlier run, except the lock."""
+        if self.interrupted:
+            self.complete()
+            self.acquire()  # which may find that the target exists now
         self._unlink(MARKER)  # first: without it no run publishes the rest
         self._empty(PLAN)
 

@@ -31,7 +31,7 @@ from iofast.packing.plan import PackPlan, load_plan
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import Estimate, FailedImages, PackReport, completed, published
-from iofast.packing.work import PackWork, container_size, spread
+from iofast.packing.work import PackWork, container_size
 
 _SAMPLE = 64  # images of a dry run per worker: a fraction of a second for photographs, half a minute for the largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today
@@ -171,26 +171,25 @@ class PackRun:
         self.begin(self.planned())
         work, path, workers = self.work, self.target.path, self.pool.count
         assert isinstance(work, PackWork)  # a copy is no dry run
-        images = len(work.source)
-        sample = spread(images, _SAMPLE * workers)
-        size = max(1, min(work.chunk, len(sample) // (8 * workers)))  # so small that all workers end at about one time
-        jobs = (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+        images, sampled = len(work.source), min(len(work.source), _SAMPLE * workers)
+        size = max(1, min(work.chunk, sampled // (8 * workers)))  # so small that all workers end at about one time
         self.failures.allowed = images
         bytes_in = bytes_out = left_out = 0
         times = [time.monotonic()]
-        for done in self.pool.results(work.setup, jobs):
+        for done in work.sample(self.pool, sampled, size):
             times.append(time.monotonic())
             bytes_in += done.bytes_in
             bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
             left_out += done.left_out
             self.note_failures(done)
-        good = max(1, len(sample) - len(self.failures) - left_out)
-        admitted = images - images * left_out // len(sample)
+        timed = times[1:] if len(times) > 4 else times  # from the first job's end, when all workers have started
+        good = max(1, sampled - len(self.failures) - left_out)
+        admitted = images - images * left_out // sampled
         total = container_size(path.suffix, admitted, bytes_out / good)
         expected = Estimate(
-            sample=len(sample),
+            sample=sampled,
             bytes_out=total,
-            seconds=_START_UP + images / _rate(times, len(sample)),
+            seconds=_START_UP + images / size * (timed[-1] - timed[0]) / (len(timed) - 1),
             bytes_peak=total,
             bytes_free=shutil.disk_usage(existing_folder(path.parent)).free,
         )
@@ -226,9 +225,6 @@ class PackRun:
             if not target.interrupted:
                 work.require_space(target, self.pool)
             return
-        if target.interrupted:  # finished by another command than `pack`
-            target.complete()
-            target.acquire()
         target.clear()
         work.plan = replace(work.plan, records=work.section_records(target, self.pool))
         try:
@@ -242,14 +238,3 @@ class PackRun:
 def images_of(sections: Sequence[Section]) -> int:
     """The number of positions in these sections."""
     return sum(each.stop - each.start for each in sections)
-
-
-def _rate(times: list[float], images: int) -> float:
-    """Images per second, of `images` in jobs that ended at `times[1:]`, begun at `times[0]`.
-
-    The clock starts with the end of the first job, when all workers have started, unless there are few jobs.
-    """
-    jobs = len(times) - 1
-    if jobs < 4:
-        return images / max(1e-6, times[-1] - times[0])
-    return images * (jobs - 1) / jobs / max(1e-6, times[-1] - times[1])

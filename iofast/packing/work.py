@@ -163,13 +163,18 @@ class PackWork:
                 sizes.append(self.source.size(index))
         return sum(sizes) / max(1, len(sizes))
 
+    def sample(self, pool: WorkerPool, count: int, chunk: int) -> Iterator[Done]:
+        """Have `count` images transcoded, spread evenly over all, in chunks of so many."""
+        rows = spread(len(self.source), count)
+        for done in pool.results(self.setup, (self.job(at, rows[at : at + chunk]) for at in range(0, count, chunk))):
+            yield self._completed(done)
+
     def _sampled(self, pool: WorkerPool) -> list[list[int]]:
-        """Sizes of all payloads of some records, after transcoding; images that fail are not among them."""
+        """Sizes of all payloads of some records; images that fail are not among them."""
         if self._sizes is None:
-            indices, step = spread(len(self.source), _TRANSCODE_SAMPLE), 4
-            jobs = (self.job(first, indices[first : first + step]) for first in range(0, len(indices), step))
-            found = (record for done in pool.results(self.setup, jobs) for record in self._completed(done).records)
-            self._sizes = [[len(payload) for payload in record.fields.values()] for record in found]
+            found = self.sample(pool, min(len(self.source), _TRANSCODE_SAMPLE), 4)
+            records = (record for done in found for record in done.records)
+            self._sizes = [[len(payload) for payload in record.fields.values()] for record in records]
         return self._sizes
 
 
