@@ -34,7 +34,7 @@ _WAIT = 0.25  # seconds between attempts to lock what another process works on
 class SharedRun(PackRun):
     """A run that several processes share: a listing and a plan of it are stored, and all others take these."""
 
-    def begun(self, count: int | None) -> PackWork:
+    def new_work(self, count: int | None) -> PackWork:
         """The work of a new run in `count` parts, with its listing stored in the folder here."""
         target, work = self.target, self.planned()
         assert isinstance(work, PackWork)  # a copy is not shared
@@ -180,7 +180,7 @@ class PackParts(SharedRun):
 
     def _new(self, count: int | None) -> PackWork:
         """Make the plan, and store it with the listing."""
-        work = self.begun(count)
+        work = self.new_work(count)
         if count is None:
             work.plan = replace(work.plan, parts=min(len(work.plan.sections()), _MOST_PARTS))
         self.target.note(PLAN, asdict(work.plan))

@@ -108,7 +108,7 @@ class StoreRun(SharedRun):
             shards = target.replaced_shards(old)
             if self.options.finish:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
-            work = self.begun(count)
+            work = self.new_work(count)
             etag = "" if old is None else old.etag
             work.plan = replace(work.plan, id=secrets.token_hex(8), replaces=etag, shards=shards)
             if target.begin(work.plan):
