@@ -1,10 +1,11 @@
 """What a packing run does: jobs for workers, sizes of the result, what the manifest and the report say of the source.
 
-Sizes are estimated by transcoding a sample.
+Sizes are estimated by transcoding a sample, unless the disk has room for more than the images can take.
 """
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,10 +116,12 @@ class PackWork:
 
     def require_space(self, target: Target, pool: WorkerPool) -> None:
         """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
-        sizes = [sum(each) for each in self._sampled(pool)]
-        mean = sum(sizes) / len(sizes) if sizes else self._mean_file
+        images, suffix, bound = len(self.source), target.path.suffix, self._bound
         staged = sum(entry.stat().st_size for entry in os.scandir(target.partial))
-        require_free(target.partial, container_size(target.path.suffix, len(self.source), mean) - staged)
+        if bound is None or container_size(suffix, images, bound) > shutil.disk_usage(target.partial).free + staged:
+            sizes = [sum(each) for each in self._sampled(pool)]
+            mean = sum(sizes) / len(sizes) if sizes else self._mean_file
+            require_free(target.partial, container_size(suffix, images, mean) - staged)
 
     def section_records(self, target: Target, pool: WorkerPool) -> int:
         """How many positions a section gets: a shard of the wanted size, a transaction of LMDB.
@@ -162,6 +165,19 @@ class PackWork:
             with contextlib.suppress(OSError):
                 sizes.append(self.source.size(index))
         return sum(sizes) / max(1, len(sizes))
+
+    @property
+    def _bound(self) -> float | None:
+        """Bytes that records of this recipe hardly reach on average; None if the sizes of the sources decide."""
+        recipe = self.options.recipe()
+        if (
+            recipe.size is None or recipe.format == "npy" or self.source.has_payloads
+        ):  # channels, files beside the image
+            return None
+        aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
+        compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95
+        per_pixel = 1.0 if compressed else 3.0 if recipe.format == "rgb" else 4.0
+        return recipe.size**2 * aspect * per_pixel + _PAGE
 
     def sample(self, pool: WorkerPool, count: int, chunk: int) -> Iterator[Done]:
         """Have `count` images transcoded, spread evenly over all, in chunks of so many."""
