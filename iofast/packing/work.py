@@ -170,9 +170,7 @@ class PackWork:
     def _bound(self) -> float | None:
         """Bytes that records of this recipe hardly reach on average; None if the sizes of the sources decide."""
         recipe = self.options.recipe()
-        if (
-            recipe.size is None or recipe.format == "npy" or self.source.has_payloads
-        ):  # channels, files beside the image
+        if recipe.size is None or recipe.format == "npy" or self.source.has_payloads:  # or files beside the image do
             return None
         aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
         compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95
