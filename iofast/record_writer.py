@@ -73,9 +73,6 @@ class RecordWriter:
         self._sections = 0
         target.acquire()
         try:
-            if target.interrupted:  # publish what an earlier run has finished; then it may have to be overwritten
-                target.complete()
-                target.acquire()
             target.clear()
             self._writer = writer_of(target, description)
         except BaseException:

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -84,8 +83,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack, print the summary or the JSON, and return the exit status."""
-    # packing needs no threads of NumPy, which the next imports would start, and they disturb a fork
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from iofast.machine import cores
     from iofast.packing.pool import WorkerPool
 
@@ -95,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         from iofast.opening import is_container
 
         idle = is_container(args.source)  # one process copies it
-    with WorkerPool(cores() if workers is None else workers, fork=True, idle=idle) as pool:
+    with WorkerPool(cores() if workers is None else workers, idle=idle) as pool:
         report = _pack(args, pool)
     if args.json:
         print(report.to_json())

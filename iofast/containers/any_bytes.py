@@ -22,7 +22,7 @@ class StoredPlaces(NamedTuple):
     Payloads that are in no object have length 0. `open` opens some of `urls`, by number.
     """
 
-    urls: tuple[str, ...]
+    urls: Sequence[str]
     file: NDArray[np.int64]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]

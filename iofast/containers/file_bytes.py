@@ -16,7 +16,7 @@ import resource
 import stat
 import weakref
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +28,14 @@ from iofast.kernel.strangers import POINTER, is_pointer
 MAX_OPEN = 128  # descriptors of one reader, of the 1024 that most processes may have; fewer if the limit is lower
 _PART = 8  # one reader gets this part of the process's descriptors
 _TRIES = 3  # another thread may take a descriptor that was just closed
-_keepers: dict[int, weakref.ref[Keeper]] = {}  # by `id`; every change is one step, because there is no lock
+_keepers: set[weakref.WeakMethod[Callable[[], None]]] = set()  # every change is one step, because there is no lock
 T = TypeVar("T")
 _LARGE = 1 << 20  # bytes; shorter reads are not compared with the size of the file
 
 
-class Keeper(Protocol):
-    """An object with open files that are not in use."""
-
-    def let_go(self) -> None:
-        """Close these files."""
-
-
-def keep(keeper: Keeper) -> None:
-    """Call `keeper.let_go`, as long as it lives, when this process has no descriptor left."""
-    number = id(keeper)
-    _keepers[number] = weakref.ref(keeper, lambda _: _keepers.pop(number, None))
+def keep(let_go: Callable[[], None]) -> None:
+    """Call this method, as long as its object lives, when this process has no descriptor left."""
+    _keepers.add(weakref.WeakMethod(let_go, _keepers.discard))
 
 
 def bounded(most: int) -> int:
@@ -60,9 +52,9 @@ def opened(path: str | bytes, flags: int) -> int:
         except OSError as error:
             if not none_left(error):
                 raise
-            for each in list(_keepers.values()):
-                if (keeper := each()) is not None:
-                    keeper.let_go()
+            for each in list(_keepers):
+                if (let_go := each()) is not None:
+                    let_go()
     return os.open(path, flags)
 
 
@@ -85,7 +77,6 @@ class FileBytes:
     """
 
     is_stored = False  # whether it is an object's copy
-    permit: object = None  # is released when the file is closed
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -61,10 +61,6 @@ class FolderWriter(Writer):
         self._made: set[Path] = set()
         self._splits: list[str] = []  # in their order; none in a set without splits
 
-    @property
-    def files(self) -> dict[str, str]:
-        return {self.name: self.name}
-
     def resume(self, sections: Iterable[Section]) -> list[Section]:
         """All sections: nothing of an earlier run is kept, because a folder is durable as a whole."""
         with self._errors():

@@ -78,7 +78,7 @@ class JoinedReader(Reader):
             for part, rows, own in self._groups(asked.indices):
                 columns = asked.rows(rows)._replace(indices=own)
                 pieces.append((rows, stack.enter_context(self.parts[part].payloads(columns, 0, len(own)))))
-            yield _merged(pieces, len(asked.indices))
+            yield _merged(pieces)
 
     def stored_places(self, located: Located) -> list[StoredPlaces]:
         return [
@@ -169,7 +169,7 @@ class JoinedReader(Reader):
         for part, rows, own in self._groups(indices):
             columns = ask(self.parts[part], own)
             pieces.append((rows, columns._replace(label=self._relabelled(part, columns.label))))
-        return _merged(pieces, len(indices))._replace(indices=indices)
+        return _merged(pieces)._replace(indices=indices)
 
     def _relabelled(self, part: int, labels: NDArray[np.int32]) -> NDArray[np.int32]:
         """The labels of a part with their numbers in this reader."""
@@ -194,29 +194,22 @@ def _locate(part: Reader, indices: NDArray[np.int64], field: str | None) -> Loca
     return part.columns(indices).nowhere()
 
 
-def _merged(pieces: Sequence[tuple[Rows, Columns]], count: int) -> Columns:
-    """Merge the columns of the parts into columns of `count` rows."""
+def _merged(pieces: Sequence[tuple[Rows, Columns]]) -> Columns:
+    """Merge the columns of the parts. A row of a part without a column gets 0, or -1 as its checksum."""
     first = pieces[0][1]
     if len(pieces) == 1:
         return first
-    rows = [own for own, _ in pieces]
-    columns = zip(*(piece for _, piece in pieces), strict=True)
-    merged = [_column(name, own, rows, count) for name, own in zip(first._fields, columns, strict=True)]
+    rows = [np.asarray(own) for own, _ in pieces]
+    order = np.argsort(np.concatenate(rows))
+    merged: list[NDArray[Any] | None] = []
+    for name, *columns in zip(first._fields, *(piece for _, piece in pieces), strict=True):
+        known: list[NDArray[Any]] = [column for column in columns if column is not None]
+        if known and len(known) < len(pieces):
+            value, dtype = (-1, np.dtype(np.int64)) if name in _CHECKSUMS else (0, known[0].dtype)
+            blank = [np.full((len(own), *known[0].shape[1:]), value, dtype) for own in rows]
+            known = [own if column is None else column for own, column in zip(blank, columns, strict=True)]
+        merged.append(np.concatenate(known)[order] if known else None)
     return type(first)._make(merged)
-
-
-def _column(name: str, pieces: Sequence[NDArray[Any] | None], rows: Sequence[Rows], count: int) -> NDArray[Any] | None:
-    """One merged column. A row without a value gets 0, or -1 as its checksum. None if no part has the column."""
-    present = [piece for piece in pieces if piece is not None]
-    if not present:
-        return None
-    partial = name in _CHECKSUMS and (len(present) < len(pieces) or any(piece.dtype == np.int64 for piece in present))
-    dtype = np.dtype(np.int64) if partial else present[0].dtype
-    column = np.full((count, *present[0].shape[1:]), -1 if partial else 0, dtype)
-    for own, piece in zip(rows, pieces, strict=True):
-        if piece is not None:
-            column[own] = piece
-    return column
 
 
 def _join(manifests: Sequence[Manifest], names: Sequence[str]) -> Manifest:

@@ -7,6 +7,7 @@ module returns offsets, checks every number before it follows it, and never writ
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from iofast.containers.file_bytes import FileBytes
@@ -28,7 +29,6 @@ _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
 _KINDS = 0x6F  # all flags for the kind of a page; 0x10 marks a dirty page and may remain
 _BIG = 1
 _NOTHING = (1 << 64) - 1  # root of an empty tree
-_CACHED = 4096  # decoded branch pages; with about 100 children each they cover 400,000 leaf pages
 
 
 class Meta(NamedTuple):
@@ -49,13 +49,12 @@ class Meta(NamedTuple):
 
 
 class TreePage(NamedTuple):
-    """A branch or leaf page with a checked header: its bytes, and its offset `at` in the file."""
+    """A checked branch or leaf page: its bytes, its offset `at` in the file, and those of its nodes by their keys."""
 
     data: bytes
     at: int
     kind: int
-    lower: int
-    upper: int
+    nodes: tuple[int, ...]
 
 
 def is_lmdb(head: bytes) -> bool:
@@ -113,7 +112,6 @@ class Tree:
     def __init__(self, data: FileBytes | bytes, meta: Meta, where: str) -> None:
         self._data, self.meta, self._where = data, meta, where
         self._size = len(data)
-        self._branches: dict[int, tuple[list[bytes], list[int]]] = {}
 
     def find(self, key: bytes) -> tuple[int, int] | None:
         """Offset in the file and length of the value of `key`, or None."""
@@ -121,19 +119,15 @@ class Tree:
         if number == _NOTHING:
             return None
         for _ in range(MAX_DEPTH):
-            branch = self._branches.get(number)
-            if branch is None:
-                page = self._page(number)
-                if page.kind == _LEAF:
-                    found = self._find_in_leaf(page, key)
-                    if found is None:
-                        self._branches.clear()  # one may be damaged; of a stored file it is fetched again
-                    return found
-                if len(self._branches) >= _CACHED:
-                    self._branches.clear()
-                branch = self._branches[number] = self._decode(page)
-            keys, children = branch
-            number = children[max(0, bisect_right(keys, key) - 1)]
+            page = self._page(number)
+            nodes, own_key = page.nodes, partial(self._key, page)
+            if page.kind == _BRANCH:  # each child has the keys from its own up to, but without, the next one's
+                number = self._child(page, nodes[max(0, bisect_right(nodes, key, key=own_key) - 1)])
+                continue
+            place = bisect_left(nodes, key, key=own_key)
+            if place == len(nodes) or own_key(nodes[place]) != key:
+                return None
+            return self._entry(page, nodes[place])[1:]
         raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}")
 
     def walk(self) -> Iterator[tuple[bytes, int, int]]:
@@ -160,12 +154,11 @@ class Tree:
         if depth > MAX_DEPTH or next(pages, None) is None:
             raise self._wrong(number, f"the tree is deeper than {MAX_DEPTH}, or has more pages than the file")
         page = self._page(number)
-        if page.kind == _LEAF:
-            for node in self._nodes(page):
+        for node in page.nodes:
+            if page.kind == _LEAF:
                 yield self._entry(page, node)
-        else:
-            for child in self._decode(page)[1]:
-                yield from self._walk(child, depth + 1, pages)
+            else:
+                yield from self._walk(self._child(page, node), depth + 1, pages)
 
     def _page(self, number: int) -> TreePage:
         """Read a branch or leaf page."""
@@ -179,33 +172,27 @@ class Tree:
             raise self._wrong(number, f"not a branch or leaf page: number {own}, flags {flags:#x}")
         if not PAGE_HEADER < lower <= upper <= size or lower & 1:
             raise self._wrong(number, f"impossible bounds {lower} and {upper}")
-        return TreePage(data, at, flags & _KINDS, lower, upper)
+        nodes: tuple[int, ...] = struct.unpack_from(f"<{(lower - PAGE_HEADER) // 2}H", data, PAGE_HEADER)
+        if min(nodes) < upper or max(nodes) > size - _NODE.size:
+            raise self._wrong(number, "a node lies outside its page")
+        return TreePage(data, at, flags & _KINDS, nodes)
 
-    def _nodes(self, page: TreePage) -> tuple[int, ...]:
-        """Offsets of the nodes in their page, in the order of their keys."""
-        nodes: tuple[int, ...] = struct.unpack_from(f"<{(page.lower - PAGE_HEADER) // 2}H", page.data, PAGE_HEADER)
-        if min(nodes) < page.upper or max(nodes) > self.meta.page_size - _NODE.size:
-            raise self._wrong_page(page, "a node lies outside its page")
-        return nodes
-
-    def _key(self, page: TreePage, node: int, key_size: int) -> bytes:
-        if node + _NODE.size + key_size > self.meta.page_size:
+    def _key(self, page: TreePage, node: int) -> bytes:
+        start, size = node + _NODE.size, _NODE.unpack_from(page.data, node)[3]
+        if start + size > self.meta.page_size:
             raise self._wrong_page(page, "a key ends outside its page")
-        start = node + _NODE.size
-        return page.data[start : start + key_size]
+        return page.data[start : start + size]
 
-    def _find_in_leaf(self, page: TreePage, key: bytes) -> tuple[int, int] | None:
-        nodes = self._nodes(page)
-        place = bisect_left(nodes, key, key=lambda node: self._key(page, node, _NODE.unpack_from(page.data, node)[3]))
-        if place == len(nodes):
-            return None
-        found, offset, length = self._entry(page, nodes[place])
-        return (offset, length) if found == key else None
+    def _child(self, page: TreePage, node: int) -> int:
+        """The number of the page below this node of a branch page."""
+        self._key(page, node)  # checks it
+        low, high, top, _ = _NODE.unpack_from(page.data, node)
+        return int(low | high << 16 | top << 32)
 
     def _entry(self, page: TreePage, node: int) -> tuple[bytes, int, int]:
         low, high, flags, key_size = _NODE.unpack_from(page.data, node)
         length = low | high << 16
-        key = self._key(page, node, key_size)
+        key = self._key(page, node)
         start = node + _NODE.size + key_size
         if flags == 0:
             if start + length > self.meta.page_size:
@@ -227,24 +214,13 @@ class Tree:
             raise self._wrong(page, f"{low | high << 16} overflow pages are too few for {length} bytes")
         return at + PAGE_HEADER
 
-    def _decode(self, page: TreePage) -> tuple[list[bytes], list[int]]:
-        """Keys and children of a branch page: child i has the keys from keys[i] up to, but without, keys[i + 1]."""
-        keys, children = [], []
-        for node in self._nodes(page):
-            low, high, top, key_size = _NODE.unpack_from(page.data, node)
-            keys.append(self._key(page, node, key_size))
-            children.append(low | high << 16 | top << 32)
-        return keys, children
-
     def _wrong_page(self, page: TreePage, what: str) -> ContainerError:
         return self._wrong(page.at // self.meta.page_size, what)
 
     def _outside(self, page: int, what: str) -> ContainerError:
         if self._size < self.meta.file_size:
-            self._branches.clear()  # as above
             return ContainerError(f"{self._where} is truncated: {self._size} bytes, expected {self.meta.file_size}")
         return self._wrong(page, f"{what} outside the file of {self._size} bytes")
 
     def _wrong(self, page: int, what: str) -> ContainerError:
-        self._branches.clear()  # as above
         return ContainerError(f"{self._where}: LMDB page {page} (offset {page * self.meta.page_size}): {what}")

@@ -14,11 +14,12 @@ from functools import partial
 import lmdb
 import numpy as np
 
-from iofast.containers.columns import FACTS, NOWHERE, Arrays
+from iofast.containers.columns import NOWHERE, Arrays
 from iofast.containers.file_bytes import FileBytes
 from iofast.containers.index import BLOCK, Layout, blocks_of
 from iofast.containers.lmdb_pages import Tree, read_meta
 from iofast.containers.manifest import Description, Manifest, Shard
+from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.writer import Finished, Section, Writer
 from iofast.errors import ContainerError, TargetError
 from iofast.record import KEY_WIDTH, ImageInfo, format_key
@@ -56,46 +57,40 @@ class LmdbWriter(Writer):
         self._environment: lmdb.Environment | None = None
         self._transaction: lmdb.Transaction | None = None
 
-    @property
-    def files(self) -> dict[str, str]:
-        return {self.name: self.name}
-
     def resume(self, sections: Iterable[Section]) -> list[Section]:
         """See `Writer.resume`. The rows of a section are stored before its transaction: the file decides."""
-        sections = list(sections)
-        last, left = self._last_position(), list[Section]()
-        if last is None:
-            self.path.unlink(missing_ok=True)
-        found = -1
+        sections, last, found = list(sections), self._last_position(), -1
         with self._errors():
-            for number, section in enumerate(sections):
-                own = None if last is None or left else self._find(section)
+            for section in sections:
+                own = self._find(section)
                 end = int(own.columns()["position"][-1]) if own is not None and own.count else found
-                if own is None or last is None or end > last:
-                    left = sections[number:]
+                if own is None or end > last:
                     break
                 self.finished[section.number], found = own, end
-            if last is not None and found != last:  # not what these rows describe
+            if found != last:  # no file of ours, or not what these rows describe
+                self.abort()
                 self.finished.clear()
-                self.path.unlink()
-                left = sections
+                self.path.unlink(missing_ok=True)
+            left = [section for section in sections if section.number not in self.finished]
             for section in left:
                 self._remove(section)
         return left
 
-    def records(self, done: Finished) -> Iterator[tuple[int, dict[str, bytes], ImageInfo, dict[str, int]]]:
-        """The records of a finished section: position, fields, facts, checksums."""
-        columns = done.columns()
-        facts = zip(*(columns[name].tolist() for name in FACTS), strict=True)
-        sums = {name: columns[f"{name}.crc32c"].tolist() for name in done.fields}
-        with self._open().begin(buffers=True) as transaction, transaction.cursor() as cursor:
-            for row, (position, *info) in enumerate(facts):
-                prefix, fields = f"{format_key(position, self.key_width)}.".encode(), dict[str, bytes]()
-                found = cursor.set_range(prefix)
-                while found and bytes(cursor.key()).startswith(prefix):
-                    fields[bytes(cursor.key())[len(prefix) :].decode()] = bytes(cursor.value())
-                    found = cursor.next()
-                yield position, fields, ImageInfo(*info), {name: sums[name][row] for name in fields}
+    def adopt(self, parts: ShardWriter) -> None:
+        """Append the records of all sections that `parts` finished in the same folder, unless they are there already.
+
+        Their rows stay those of the sections.
+        """
+        self.finished = parts.finished
+        with self._errors():
+            if (last := self._last_position()) < -1:
+                self.path.unlink(missing_ok=True)
+            for _, done in sorted(parts.finished.items()):
+                if done.count and int(done.columns()["position"][-1]) > last:
+                    self._begin(done.section)
+                    for position, fields in parts.records(done):
+                        self._append(format_key(position, self.key_width), fields, ImageInfo())
+                    self._commit(done.section)
 
     def abort(self) -> None:
         """Close everything. Committed sections stay for a later `resume`."""
@@ -106,8 +101,7 @@ class LmdbWriter(Writer):
             self._environment.close()
             self._environment = None
 
-    def _begin(self, section: Section) -> None:
-        (self.folder / section.rows).unlink(missing_ok=True)
+    def _begin(self, section: Section) -> None:  # noqa: ARG002
         environment = self._open()
         used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
         if used > environment.info()["map_size"] - MAP_STEP // 2:
@@ -187,13 +181,13 @@ class LmdbWriter(Writer):
         if not transaction.put(key, value, append=True):
             raise ContainerError(f"LMDB refused to append {key!r}: it does not sort behind the keys before it")
 
-    def _last_position(self) -> int | None:
-        """The position of the last record in the file; None without a file of ours that can be read.
+    def _last_position(self) -> int:
+        """The position of the last record in the file, -1 without one; -2 without a file of ours that can be read.
 
         What a run that was killed in `finish` stored behind the records is removed.
         """
         if not self.path.is_file():  # LMDB would make it
-            return None
+            return -2
         try:
             environment = self._open()
             with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
@@ -204,8 +198,7 @@ class LmdbWriter(Writer):
                 key, _, _ = cursor.key().partition(b".")
                 return int(key)
         except (lmdb.Error, OSError, ValueError, TargetError):
-            self.abort()
-            return None
+            return -2
 
     def _open(self) -> lmdb.Environment:
         if self._environment is None:

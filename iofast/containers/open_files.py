@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,8 @@ class OpenFiles:
         self._open: OrderedDict[int, FileBytes] = OrderedDict()  # least recently used first
         self._objects: dict[int, ObjectInfo] = {}  # versions of stored files, which stay
         self.most = bounded(MAX_OPEN)
-        self._permits = deque(range(self.most))
-        keep(self)
+        self._alive = WeakSet[FileBytes]()  # those of `_open`, and others that `payloads` blocks still use
+        keep(self.let_go)
 
     def __getstate__(self) -> tuple[Sequence[str], Callable[[int, os.stat_result], None]]:
         return self.paths, self._check  # a descriptor means nothing in another process
@@ -52,17 +53,20 @@ class OpenFiles:
         """The open file, or None if all descriptors are in use. Raises `ContainerError`, naming the file."""
         found = self._open.get(number)
         if found is None:
-            permit = self._permit()
-            if permit is None:
-                return None
-            found = self._open[number] = self._opened(number, permit)
+            while len(self._alive) >= self.most:
+                try:
+                    self._open.popitem(last=False)  # which closes it, unless a `payloads` block still uses it
+                except KeyError:
+                    return None
+            found = self._open[number] = self._opened(number)
+            self._alive.add(found)
         with contextlib.suppress(KeyError):  # another thread has just closed it
             self._open.move_to_end(number)
         return found
 
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Bytes of a file; fewer where it ends. Raises `ContainerError`, naming the file."""
-        file = self.get(number) or self._opened(number, None)  # one more descriptor, for this read only
+        file = self.get(number) or self._opened(number)  # one more descriptor, for this read only
         if is_url(file.path):
             return file[offset : offset + length]
         try:
@@ -74,7 +78,7 @@ class OpenFiles:
         """Whether a file has these bytes there. Damage in an object's copy is fetched again once."""
         if self.read(number, offset, len(data)) == data:
             return True
-        file = self.get(number) or self._opened(number, None)
+        file = self.get(number) or self._opened(number)
         return file.fetch_again(offset, offset + len(data)) and self.read(number, offset, len(data)) == data
 
     @contextlib.contextmanager
@@ -85,7 +89,7 @@ class OpenFiles:
         """
         rows = slice(start, stop)
         file, offsets, lengths = located.file[rows], located.offset[rows], located.length[rows]
-        numbers, place = _numbered(file)
+        numbers, place = np.unique(file, return_inverse=True)
         self._look(numbers.tolist())
         files = [None if number == ABSENT else self.get(number) for number in numbers.tolist()]
         fds = np.array([-1 if each is None else each.fd for each in files], np.int32)[place]
@@ -98,7 +102,7 @@ class OpenFiles:
     def stored(self, numbers: Sequence[int]) -> list[StoredObject]:
         """Stored files, open. Raises as `look` does."""
         self._look(numbers)
-        return [cast("StoredBytes", self.get(each) or self._opened(each, None)).object for each in numbers]
+        return [cast("StoredBytes", self.get(each) or self._opened(each)).object for each in numbers]
 
     def let_go(self) -> None:
         """Close all files that no block uses."""
@@ -106,19 +110,7 @@ class OpenFiles:
             while True:
                 self._open.popitem(last=False)
 
-    def _permit(self) -> int | None:
-        """A permit for one more descriptor; closes the least recently used file if needed. None if all are in use."""
-        while True:
-            with contextlib.suppress(IndexError):
-                return self._permits.pop()
-            try:
-                _, oldest = self._open.popitem(last=False)
-            except KeyError:
-                return None
-            del oldest  # returns its permit, unless a `payloads` block still uses it
-
-    def _opened(self, number: int, permit: int | None) -> FileBytes:
-        held = None if permit is None else _Permit(self._permits, permit)
+    def _opened(self, number: int) -> FileBytes:
         self._look([number])
         try:
             file = open_bytes(self.paths[number], self._objects.get(number))
@@ -127,7 +119,6 @@ class OpenFiles:
         except OSError as error:
             reason = f"{because(error)}{advice(error)}"
             raise ContainerError(f"{self.paths[number]} cannot be opened: {reason}") from None
-        file.permit = held
         self._check(number, file.status())
         return file
 
@@ -172,13 +163,6 @@ def _readable(
         yield {int(rows[number]): data for number, data in direct.items()}
 
 
-def _numbered(files: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """The different ones, and the place of each of `files` among them; mostly there is one, and no need to sort."""
-    if len(files) and (files == files[0]).all():
-        return files[:1], np.zeros(len(files), np.intp)
-    return np.unique(files, return_inverse=True)
-
-
 def _in_memory(
     found: dict[int, bytes], fds: NDArray[np.int32], offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint64]]:
@@ -191,16 +175,6 @@ def _in_memory(
         fds[row], lengths[row] = -1, len(data)
         offsets[row] = np.frombuffer(data or b"\0", np.uint8).ctypes.data
     return fds, offsets, lengths
-
-
-class _Permit:
-    """A permit for a descriptor, which returns when the file is closed."""
-
-    def __init__(self, permits: deque[int], number: int) -> None:
-        self._permits, self._number = permits, number
-
-    def __del__(self) -> None:
-        self._permits.append(self._number)
 
 
 class FilesReader(Reader):
@@ -222,17 +196,9 @@ class FilesReader(Reader):
         if not self.is_stored:
             return []
         files = self._files()
-        there = located.file != ABSENT
-        numbers, file = np.unique(np.where(there, located.file, 0), return_inverse=True)
-        names = numbers.tolist()
-        places = StoredPlaces(
-            tuple(files.paths[number] for number in names),
-            file.astype(np.int64),
-            located.offset.astype(np.int64),
-            np.where(there, located.length, 0).astype(np.int64),
-            lambda some: files.stored([names[each] for each in some]),
-        )
-        return [places]
+        length = np.where(located.file == ABSENT, 0, located.length)
+        file, offset, length = (each.astype(np.int64) for each in (located.file, located.offset, length))
+        return [StoredPlaces(files.paths, file, offset, length, files.stored)]
 
     def _named(self, field: str | None) -> list[str]:
         """The fields that are looked for, the first one that a record has: `field`, or images."""

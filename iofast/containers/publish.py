@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,101 +24,18 @@ PLAN = "plan.json"  # of the run whose work is in the folder
 _RESERVED = (".", "..", LOCK, MARKER)
 
 
-class LockedFolder:
-    """The folder `partial`, which one process at a time works in, to make `path`.
-
-    Only this user may enter it, and a folder that another user may have made or changed is refused. Raises
-    `TargetError`, and `OSError` for errors of the system.
-    """
-
-    def __init__(self, path: Path, partial: Path, lock: str = LOCK) -> None:
-        self.path, self.partial, self._name = path, partial, lock
-        self._lock = -1
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether this object has the lock."""
-        return self._lock >= 0
-
-    def acquire(self) -> None:
-        """Make the folder if it does not exist, and take its lock."""
-        while not self.is_locked:
-            self.partial.mkdir(0o700, exist_ok=True)
-            try:
-                owned.trust(self.partial)
-                self._take(self._open_lock())
-            except FileNotFoundError:  # another run has just removed the folder
-                pass
-
-    def release(self) -> None:
-        """Release the lock and leave everything as it is."""
-        if self.is_locked:
-            os.close(self._lock)
-        self._lock = -1
-
-    def remove(self) -> None:
-        """Remove and release the lock, and remove the folder, which must be empty."""
-        self.unlink(self._name)
-        self.release()
-        try:
-            self.partial.rmdir()
-        except OSError as error:
-            if error.errno not in _IN_USE:
-                raise
-
-    def empty(self, kept: Collection[str]) -> None:
-        """Remove everything except the lock and the names in `kept`."""
-        for path in list(self.partial.iterdir()):
-            if path.name in kept or path.name == self._name:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-    def unlink(self, name: str) -> None:
-        """Remove a file from the folder if it exists."""
-        (self.partial / name).unlink(missing_ok=True)
-
-    def _open_lock(self) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(self.partial / self._name, flags)
-        except FileNotFoundError:
-            there = sorted(name for name in os.listdir(self.partial) if not name.startswith(".nfs"))
-            if there and LOCK not in there:  # each run makes its lock first and removes it last
-                raise TargetError(
-                    f"{self.partial} has {there[0]!r} but no {LOCK!r}, so iofast did not make it; move it elsewhere"
-                ) from None
-            return os.open(self.partial / self._name, flags | os.O_CREAT, 0o600)
-
-    def _take(self, lock: int) -> None:
-        """Lock this file, unless another file is at its path by now. Raises `BusyError` if another run has it."""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(self.partial / self._name, follow_symlinks=False)):
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-                self._lock = lock
-        except BlockingIOError:
-            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise BusyError(f"another run of iofast is writing {self.path} (process {pid})") from None
-        finally:
-            if self._lock != lock:
-                os.close(lock)
-
-
-class Target(LockedFolder):
+class Target:
     """The place of a container that is being made: `<path>.partial/`, locked while this object is acquired.
 
-    A `with` block has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was
-    called. Every failure is a `TargetError` of one line. `lock` names the lock: parts of a run have locks of their own.
+    Only this user may enter the folder, and one that another user may have made or changed is refused. A `with` block
+    has the lock. Leaving it keeps the staged files for a later run, unless `publish` or `discard` was called. Every
+    failure is a `TargetError` of one line. `lock` names the lock: parts of a run have locks of their own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, lock: str = LOCK) -> None:
-        place = Path(os.path.abspath(os.fspath(path)))
-        super().__init__(place, place.with_name(place.name + ".partial"), lock)
-        self.overwrite = overwrite
+        self.path = Path(os.path.abspath(os.fspath(path)))
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.overwrite, self._name, self._lock = overwrite, lock, -1
 
     @property
     def going_on(self) -> str:
@@ -137,7 +54,11 @@ class Target(LockedFolder):
             if not self.path.parent.exists():
                 self.path.parent.mkdir(exist_ok=True)
                 owned.sync(self.path.parent.parent)
-            super().acquire()
+            while self._lock < 0:
+                self.partial.mkdir(0o700, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # another run has just removed the folder
+                    owned.trust(self.partial)
+                    self._take(self._open_lock())
         try:
             with self._errors("written"):
                 if not self.interrupted:
@@ -145,6 +66,12 @@ class Target(LockedFolder):
         except TargetError:
             self.discard()
             raise
+
+    def release(self) -> None:
+        """Release the lock and leave everything as it is."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
     def check_folder(self) -> None:
         """Raise `TargetError` unless the target's folder exists, or can be made in an existing folder."""
@@ -225,18 +152,25 @@ class Target(LockedFolder):
         return report if isinstance(report, dict) else None
 
     def clear(self) -> None:
-        """Remove all work of an earlier run from the folder, except the lock."""
-        self.unlink(MARKER)  # first: without it no run publishes the rest
-        self.empty({PLAN})
-        self.unlink(PLAN)
+        """Finish an interrupted publication, then remove all work of an earlier run, except the lock."""
+        if self.interrupted:
+            self.complete()
+            self.acquire()  # which may find that the target exists now
+        self._unlink(MARKER)  # first: without it no run publishes the rest
+        self._empty(PLAN)
 
     def discard(self) -> None:
         """Remove `<path>.partial/` with everything in it, and release the lock."""
-        if not self.is_locked:  # released before: the folder belongs to another run now
+        if self._lock < 0:  # released before: the folder belongs to another run now
             return
-        self.empty({MARKER})
-        self.unlink(MARKER)  # remove last: if killed earlier, the next run completes publication
-        self.remove()
+        self._empty(MARKER)  # last: if killed earlier, the next run completes publication
+        self._unlink(self._name)
+        self.release()
+        try:
+            self.partial.rmdir()
+        except OSError as error:
+            if error.errno not in _IN_USE:
+                raise
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -271,6 +205,47 @@ class Target(LockedFolder):
             rest = f"{'run the same command again, or ' if marked else ''}delete {self.partial}"
             self.release()
             _log.warning("%s is published, but cleaning up failed: %s; %s", self.path, because(error), rest)
+
+    def _empty(self, last: str) -> None:
+        """Remove everything from the folder except the lock, the file `last` after all others."""
+        for path in list(self.partial.iterdir()):
+            if path.name in (last, self._name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self._unlink(last)
+
+    def _unlink(self, name: str) -> None:
+        (self.partial / name).unlink(missing_ok=True)
+
+    def _open_lock(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self.partial / self._name, flags)
+        except FileNotFoundError:
+            there = sorted(name for name in os.listdir(self.partial) if not name.startswith(".nfs"))
+            if there and LOCK not in there:  # each run makes its lock first and removes it last
+                raise TargetError(
+                    f"{self.partial} has {there[0]!r} but no {LOCK!r}, so iofast did not make it; move it elsewhere"
+                ) from None
+            return os.open(self.partial / self._name, flags | os.O_CREAT, 0o600)
+
+    def _take(self, lock: int) -> None:
+        """Lock this file, unless another file is at its path by now. Raises `BusyError` if another run has it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(self.partial / self._name, follow_symlinks=False)):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+                self._lock = lock
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise BusyError(f"another run of iofast is writing {self.path} (process {pid})") from None
+        finally:
+            if self._lock != lock:
+                os.close(lock)
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:

@@ -3,11 +3,12 @@
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from iofast import owned
+from iofast.containers.columns import NOWHERE, columns_of
 from iofast.containers.index import Layout
 from iofast.containers.manifest import Description, Manifest, Shard
 from iofast.containers.shards import MANIFEST_SUFFIX
@@ -64,6 +65,19 @@ class ShardWriter(Writer):
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:
         size = self.size + self.encode(format_key(position, self.key_width), fields, info).length
         return size + len(self.closing(size))
+
+    def records(self, done: Finished) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """The positions and payloads of a finished shard, which has records."""
+        columns = done.columns()
+        places = {name: [columns[each].tolist() for each in columns_of(name)[:2]] for name in done.fields}
+        with self.staged(done.section).open("rb") as file:
+            for row, position in enumerate(columns["position"].tolist()):
+                fields = {}
+                for name, (offsets, lengths) in places.items():
+                    if offsets[row] != NOWHERE:
+                        file.seek(offsets[row])
+                        fields[name] = file.read(lengths[row])
+                yield position, fields
 
     def abort(self) -> None:
         """Close the open shard. Finished shards stay for a later `resume`."""

@@ -116,8 +116,10 @@ def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, lock: st
             )
         return FolderTarget(path)
     if place.suffix not in WRITTEN:
-        suffix = meant(place.suffix) if place.suffix else LMDB
-        hint = "" if suffix is None or not place.stem else f"; did you mean {place.with_suffix(suffix)}?"
+        suffix = place.suffix.lower() or LMDB
+        known = [each for each in WRITTEN if each[:2] == suffix[:2]]  # the first letter must be right
+        like = difflib.get_close_matches(suffix, known, 1, _LIKE)
+        hint = f"; did you mean {place.with_suffix(like[0])}?" if like and place.stem else ""
         raise OptionError(
             f"the suffix of {os.fspath(path)!r} does not say what to make: expected {', '.join(WRITTEN)}, "
             f"or a / at the end for a folder of files, found {place.suffix or 'none'}{hint}"
@@ -127,23 +129,8 @@ def target_of(path: str | os.PathLike[str], *, overwrite: bool = False, lock: st
     return ShardTarget(path, place.suffix, overwrite=overwrite, lock=lock)
 
 
-def meant(suffix: str) -> str | None:
-    """The suffix of `WRITTEN` that `suffix` probably misspells, or None.
-
-    The first letter must be right. Letters may have another case or order, or one may be added or missing.
-    """
-    suffix = suffix.lower()
-    for known in WRITTEN:
-        is_like = sorted(suffix) == sorted(known) or difflib.SequenceMatcher(None, suffix, known).ratio() >= _LIKE
-        if suffix[:2] == known[:2] and is_like:
-            return known
-    return None
-
-
-def writer_of(
-    target: Target, description: Description, key_width: int = KEY_WIDTH, folder: Path | None = None
-) -> Writer:
-    """The writer of an acquired target, by default in its own folder."""
+def writer_of(target: Target, description: Description, key_width: int = KEY_WIDTH) -> Writer:
+    """The writer of an acquired target."""
     kind: type[Writer]
     if isinstance(target, FolderTarget):
         kind = FolderWriter
@@ -151,7 +138,7 @@ def writer_of(
         kind = LmdbWriter
     else:
         kind = tfrecord.TfrecordWriter if target.path.suffix in TFRECORD else tar.TarWriter
-    return kind(folder or target.partial, target.path.name, description, key_width)
+    return kind(target.partial, target.path.name, description, key_width)
 
 
 def state_of(reader: Reader, source: str | os.PathLike[str]) -> str:

@@ -84,10 +84,10 @@ class TfrecordWriter(ShardWriter):
         filename = _filename(fields.get(JSON_FIELD))
         if filename:
             features["image/filename"] = filename
-        example = encode_example(features)
-        offsets = {field: HEAD + example.places[feature] for field, feature in zip(fields, names, strict=True)}
-        length = HEAD + example.length + FOOT
-        return EncodedRecord([head(example.length), *example.pieces, foot(example.crc)], length, offsets)
+        pieces, crc, places = encode_example(features)
+        length = sum(map(len, pieces))
+        offsets = {field: HEAD + places[feature] for field, feature in zip(fields, names, strict=True)}
+        return EncodedRecord([head(length), *pieces, foot(crc)], HEAD + length + FOOT, offsets)
 
     def _name(self, split: str, number: int, total: int) -> str:
         return f"{stem_with(self.stem, split)}-{number:05d}-of-{total:05d}{self.suffix}"

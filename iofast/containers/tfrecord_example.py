@@ -20,8 +20,6 @@ MAX_PARTS = 65_536  # features and values of one record: 13 MB of places
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _TAG_1, _TAG_2 = b"\x0a", b"\x12"  # fields 1 and 2 with a length
 _SMALL = 2048  # bytes; smaller values are copied into one piece
-_TINY = 32  # bytes; features of values up to this length are cached
-_SHORT = [bytes([number]) for number in range(0x80)]
 
 
 class FeatureKind(enum.IntEnum):
@@ -47,45 +45,31 @@ class Feature(NamedTuple):
     spans: list[ByteSpan]
 
 
-class EncodedExample(NamedTuple):
-    """An Example as consecutive pieces of bytes, and the places of its payloads."""
-
-    pieces: list[bytes]
-    length: int
-    crc: int  # CRC32C of all of it
-    places: dict[str, int]  # feature → offset of its (only) bytes value
-
-
-def encode(features: Mapping[str, bytes | int]) -> EncodedExample:
+def encode(features: Mapping[str, bytes | int]) -> tuple[list[bytes], int, dict[str, int]]:
     """The canonical Example: entries sorted by name, integers packed. Large values are not copied.
 
+    Returns consecutive pieces of it, the CRC32C of all of it, and where in it the (only) value of each feature begins.
     Raises `ContainerError` if an integer does not fit 64 bits.
     """
     pieces, places, at = [b""], {}, 0
     run: list[bytes] = []  # small pieces, joined because a checksum and a write cost more than a copy
     for name in sorted(features):  # code points and UTF-8 have the same order
         value = features[name]
-        if isinstance(value, int) or len(value) <= _TINY:
-            run.append(_whole(name, value))
-            at += len(run[-1])
-            if not isinstance(value, int):
-                places[name] = at - len(value)
-            continue
-        run.append(_entry(name, FeatureKind.BYTES, len(value)))
+        kind, data = (FeatureKind.INTEGERS, _integer(value)) if isinstance(value, int) else (FeatureKind.BYTES, value)
+        run.append(_entry(name, kind, len(data)))
         places[name] = at + len(run[-1])
-        at = places[name] + len(value)
-        if len(value) < _SMALL:
-            run.append(value)
+        at = places[name] + len(data)
+        if len(data) < _SMALL:
+            run.append(data)
         else:
-            pieces += [b"".join(run), value]
+            pieces += [b"".join(run), data]
             run = []
     pieces.append(b"".join(run))
     pieces[0] = _TAG_1 + _varint(at)
     crc = 0
     for piece in pieces:
         crc = crc32c(piece, crc)
-    head = len(pieces[0])
-    return EncodedExample(pieces, head + at, crc, {name: head + place for name, place in places.items()})
+    return pieces, crc, {name: len(pieces[0]) + place for name, place in places.items()}
 
 
 def parse(data: bytes) -> dict[str, Feature]:
@@ -184,8 +168,6 @@ def _read_varint(data: bytes, at: int, stop: int, most: int) -> tuple[int, int]:
 
 
 def _varint(number: int) -> bytes:
-    if number <= 0x7F:
-        return _SHORT[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -198,13 +180,6 @@ def _integer(number: int) -> bytes:
     if not -(1 << 63) <= number < 1 << 63:
         raise ContainerError(f"{number} does not fit an int64 feature")
     return _varint(number & (1 << 64) - 1)
-
-
-@lru_cache(maxsize=4096)  # formats, sizes and labels repeat
-def _whole(name: str, value: bytes | int) -> bytes:
-    """A whole feature of one small value."""
-    kind, data = (FeatureKind.INTEGERS, _integer(value)) if isinstance(value, int) else (FeatureKind.BYTES, value)
-    return _entry(name, kind, len(data)) + data
 
 
 @lru_cache(maxsize=4096)  # most records differ only in the image's; without the cache a record takes a tenth longer

@@ -156,9 +156,9 @@ class Writer(ABC):
         """Close all files. Finished sections stay for a later `resume`."""
 
     @property
-    @abstractmethod
     def files(self) -> dict[str, str]:
         """Staged names → final names, in the order of publishing: the argument of `Target.publish`."""
+        return {self.name: self.name}
 
     def size_with(self, position: int, fields: Mapping[str, bytes], info: ImageInfo) -> int:  # noqa: ARG002
         """Bytes of the payloads in the open section if it had this record, too; of a shard, those of its file."""

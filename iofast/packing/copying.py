@@ -23,10 +23,10 @@ from iofast.containers.targets import require_elsewhere, section_bytes, state_of
 from iofast.containers.writer import Section
 from iofast.errors import ContainerError, SourceError
 from iofast.packing.inputs import warnings_of
-from iofast.packing.messages import PackedRecord
+from iofast.packing.messages import Done, PackedRecord
 from iofast.packing.options import PackOptions
 from iofast.packing.plan import PackPlan, shards
-from iofast.packing.pool import Done
+from iofast.packing.pool import WorkerPool
 from iofast.record import (
     FIELD_OF_FORMAT,
     IMAGE_FIELDS,
@@ -86,12 +86,12 @@ class CopyWork:
         manifest = self._reader.manifest
         return Description(manifest.classes, manifest.class_order, manifest.recipe, manifest.seed)
 
-    def section_records(self, target: Target) -> int:
+    def section_records(self, target: Target, _: WorkerPool) -> int:
         """How many records a section gets: about a shard of the wanted size, or a transaction of LMDB."""
         limit = section_bytes(self.options.shard_size, target)
         return self.options.shard_records or max(1, int(limit / (self._size / max(1, len(self._reader)) + 2048)))
 
-    def require_space(self, target: Target) -> None:
+    def require_space(self, target: Target, _: WorkerPool) -> None:
         """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
         staged = sum(entry.stat().st_size for entry in os.scandir(target.partial))
         require_free(target.partial, self._size - staged)

@@ -32,7 +32,8 @@ def pack_on_ray(parts: PackParts, pack: _Pack) -> PackReport:
         raise OptionError("on=ray needs Ray, which is not installed: pip install 'iofast[ray]'") from None
     started, resumed, processors, progress = time.monotonic(), 0, 0, parts.progress
     if not parts.target.interrupted:
-        plan, going_on = parts.work(None).plan, parts.target.going_on
+        plan, going_on = parts.shared(None).plan, parts.target.going_on
+        parts.pool.close()  # of the plan's sample: tasks have workers of their own
         missing = [PackPart(number, plan.parts or 1) for number in missing_parts(parts.target, plan)]
         resumed = plan.images - sum(images_of(part.of(plan.sections())) for part in missing)
         progress.begin(plan.images, resumed)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from iofast.containers.publish import PLAN, Target, existing_folder
@@ -24,11 +24,14 @@ from iofast.errors import (
     because,
 )
 from iofast.packing.copying import CopyWork
+from iofast.packing.messages import Done
+from iofast.packing.options import PackOptions
+from iofast.packing.part import PackPart
 from iofast.packing.plan import PackPlan, load_plan
-from iofast.packing.pool import Done, WorkerPool
+from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.report import Estimate, FailedImages, PackReport, completed, published
-from iofast.packing.work import PackWork, container_size, spread
+from iofast.packing.work import PackWork, container_size
 
 _SAMPLE = 64  # images of a dry run per worker: a fraction of a second for photographs, half a minute for the largest
 _START_UP = 0.3  # seconds until the first image, on any machine of today
@@ -36,48 +39,57 @@ _START_UP = 0.3  # seconds until the first image, on any machine of today
 
 @dataclass(slots=True)
 class PackRun:
-    """One run of packing, with its target locked."""
+    """One command that packs `sources` into `target`. `planned` lists them and plans the whole run, which is `work`."""
 
-    work: PackWork | CopyWork
+    sources: Sequence[str]
     target: Target
+    options: PackOptions
+    planned: Callable[[], PackWork | CopyWork]
     pool: WorkerPool
     progress: PackProgress
     started: float = field(default_factory=time.monotonic)
     resumed: int = 0  # images in sections that an earlier run finished
+    work: PackWork | CopyWork = field(init=False)
     failures: FailedImages = field(init=False)
 
-    def __post_init__(self) -> None:
-        images = self.work.plan.images
-        self.failures = FailedImages(images, self.work.options.allowed_errors(images), self.target.path)
+    def begin(self, work: PackWork | CopyWork) -> None:
+        """Begin to do `work`, without any failure."""
+        images = work.plan.images
+        self.work, self.failures = work, FailedImages(images, self.options.allowed_errors(images), self.target.path)
 
-    def write(self) -> PackReport:
+    def run(self) -> PackReport:
         """Pack everything and publish it. Raises `TargetError` for the unfinished work of another command."""
-        old = load_plan(self.target)
-        if old is not None:
-            self.work.plan.check_same(old, self.target.partial)
-        with self.explained():
-            self._begin_or_resume(old)
-            if self.target.interrupted:
-                return completed(self.target, self.started)
-            try:
-                return self._filled()
-            except ContainerError:  # a record that cannot be stored, or is damaged in a container that is copied
-                self.target.discard()
-                raise
+        self.begin(self.planned())
+        with self.target as target:
+            old = load_plan(target)
+            if old is not None:
+                self.work.plan.check_same(old, target.partial)
+            with self.explained():
+                self._begin_or_resume(old)
+                if target.interrupted:
+                    return completed(target, self.started)
+                try:
+                    return self.written(lambda writer: self.fill(writer, self.work.plan.sections()))
+                except ContainerError:  # a record that cannot be stored, or is damaged in a container that is copied
+                    target.discard()
+                    raise
 
-    def _filled(self) -> PackReport:
+    def written(self, fill: Callable[[Writer], None]) -> PackReport:
+        """Have `fill` write all sections, or find them finished; then publish the container."""
         writer = writer_of(self.target, self.work.description(), self.work.key_width)
         try:
-            self.fill(writer, self.work.plan.sections())
-            return self.publish(writer)
+            fill(writer)
+            done = self.all_of(writer)
+            writer.finish()
+            self.failures.save()
+            return published(self.target, writer.files, self.report(done))
         finally:
             writer.abort()
 
     def fill(self, writer: Writer, sections: Sequence[Section]) -> None:
         """Write those of the sections that no earlier run has finished."""
         left = writer.resume(sections)
-        for each in writer.finished.values():
-            self.count(each)
+        self.count(writer)
         self.resumed = images_of(sections) - images_of(left)
         self.progress.begin(images_of(sections), self.resumed)
         try:
@@ -112,24 +124,18 @@ class PackRun:
             self.failures.add(*row)
         return [list(row) for row in rows]
 
-    def count(self, done: Finished) -> None:
-        """Count the failures of a section that an earlier run finished."""
-        for position, path, reason in done.notes["failed"]:
-            self.failures.add(position, path, reason)
+    def count(self, writer: Writer) -> None:
+        """Count the failures of the sections that earlier runs finished."""
+        for each in writer.finished.values():
+            for position, path, reason in each.notes["failed"]:
+                self.failures.add(position, path, reason)
 
-    def publish(self, writer: Writer) -> PackReport:
-        """Finish the container of all sections, and publish it."""
+    def all_of(self, writer: Writer) -> list[Finished]:
+        """All sections, finished. Raises `SourceError` if no image of the source has become a record."""
         done = [writer.finished[number] for number in sorted(writer.finished)]
-        self.check_any(done)
-        writer.finish()
-        self.failures.save()
-        return published(self.target, writer.files, self.report(done))
-
-    def check_any(self, done: Sequence[Finished]) -> None:
-        """Raise `SourceError` if no image of the source has become a record."""
         failed, images = len(self.failures), self.work.plan.images
         if sum(each.count for each in done) or not images:
-            return
+            return done
         if failed == images:
             raise SourceError(f"no image of {failed:,} could be packed: see {self.failures.save()}")
         raise SourceError(f"no image of {images:,} is left: min_size and max_aspect admit none")
@@ -152,30 +158,38 @@ class PackRun:
             errors_file=os.fspath(failures.file) if failures else None,
         )
 
+    def report_of_part(
+        self, part: PackPart, sections: Sequence[Section], writer: Writer, missing: tuple[int, ...]
+    ) -> PackReport:
+        """The report of a part, of these finished sections; the parts `missing` are not finished."""
+        done = [*writer.finished.values()]
+        report = self.report(done, sum(each.size for each in done))
+        return replace(report, images=images_of(sections), errors_file=None, part=part, missing=missing)
+
     def forecast(self) -> PackReport:
         """The report of a dry run, with its `estimate`. Nothing is written beside the target."""
+        self.begin(self.planned())
         work, path, workers = self.work, self.target.path, self.pool.count
         assert isinstance(work, PackWork)  # a copy is no dry run
-        images = len(work.source)
-        sample = spread(images, _SAMPLE * workers)
-        size = max(1, min(work.chunk, len(sample) // (8 * workers)))  # so small that all workers end at about one time
-        jobs = (work.job(i, sample[i : i + size]) for i in range(0, len(sample), size))
+        images, sampled = len(work.source), min(len(work.source), _SAMPLE * workers)
+        size = max(1, min(work.chunk, sampled // (8 * workers)))  # so small that all workers end at about one time
         self.failures.allowed = images
         bytes_in = bytes_out = left_out = 0
         times = [time.monotonic()]
-        for done in self.pool.results(work.setup, jobs):
+        for done in work.sample(self.pool, sampled, size):
             times.append(time.monotonic())
             bytes_in += done.bytes_in
             bytes_out += sum(len(payload) for record in done.records for payload in record.fields.values())
             left_out += done.left_out
             self.note_failures(done)
-        good = max(1, len(sample) - len(self.failures) - left_out)
-        admitted = images - images * left_out // len(sample)
+        timed = times[1:] if len(times) > 4 else times  # from the first job's end, when all workers have started
+        good = max(1, sampled - len(self.failures) - left_out)
+        admitted = images - images * left_out // sampled
         total = container_size(path.suffix, admitted, bytes_out / good)
         expected = Estimate(
-            sample=len(sample),
+            sample=sampled,
             bytes_out=total,
-            seconds=_START_UP + images / _rate(times, len(sample)),
+            seconds=_START_UP + images / size * (timed[-1] - timed[0]) / (len(timed) - 1),
             bytes_peak=total,
             bytes_free=shutil.disk_usage(existing_folder(path.parent)).free,
         )
@@ -209,15 +223,12 @@ class PackRun:
         if old is not None:
             work.plan = replace(work.plan, records=old.records)
             if not target.interrupted:
-                work.require_space(target)
+                work.require_space(target, self.pool)
             return
-        if target.interrupted:  # finished by another command than `pack`
-            target.complete()
-            target.acquire()
         target.clear()
-        work.plan = replace(work.plan, records=work.section_records(target))
+        work.plan = replace(work.plan, records=work.section_records(target, self.pool))
         try:
-            work.require_space(target)
+            work.require_space(target, self.pool)
         except TargetError:
             target.discard()
             raise
@@ -227,14 +238,3 @@ class PackRun:
 def images_of(sections: Sequence[Section]) -> int:
     """The number of positions in these sections."""
     return sum(each.stop - each.start for each in sections)
-
-
-def _rate(times: list[float], images: int) -> float:
-    """Images per second, of `images` in jobs that ended at `times[1:]`, begun at `times[0]`.
-
-    The clock starts with the end of the first job, when all workers have started, unless there are few jobs.
-    """
-    jobs = len(times) - 1
-    if jobs < 4:
-        return images / max(1e-6, times[-1] - times[0])
-    return images * (jobs - 1) / jobs / max(1e-6, times[-1] - times[1])

@@ -20,7 +20,7 @@ from iofast.errors import TargetError
 from iofast.packing.options import PackOptions, as_option
 from iofast.version import __version__
 
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class PackPlan:
     """`images` of a source with the fingerprint `source`, packed with `settings` in sections of `records` positions.
 
     `splits`: name, start and stop of each. `parts`: how many parts of the run are packed on their own; None for a run
-    as a whole.
+    as a whole. In an object store a run has an `id`, and may replace the set whose manifest has the version `replaces`
+    ("" for none), and its `shards`.
     """
 
     images: int
@@ -37,14 +38,18 @@ class PackPlan:
     settings: Mapping[str, object]
     records: int | None = None  # until the run begins
     parts: int | None = None
+    id: str = ""
+    replaces: str = ""
+    shards: Sequence[str] = ()
     version: int = VERSION
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> PackPlan:
         """The plan that was stored as `asdict` gives it. Raises `TypeError`, `ValueError` or `KeyError` for others."""
-        if members["version"] != VERSION:
-            raise ValueError(f"version {members['version']}")
-        return cls(**{**members, "splits": tuple((name, start, stop) for name, start, stop in members["splits"])})
+        if members["version"] != VERSION or not f"{members['id']}0".isalnum():
+            raise ValueError(f"version {members['version']}, id {members['id']!r:.20}")
+        splits = tuple((name, start, stop) for name, start, stop in members["splits"])
+        return cls(**{**members, "splits": splits, "shards": tuple(map(str, members["shards"]))})
 
     def sections(self) -> list[Section]:
         """The sections of the run: none has positions of two splits."""

@@ -5,16 +5,23 @@ repeats the chunk image by image. If two workers die on the same image, or one i
 failed.
 """
 
+import contextlib
+import fcntl
 import os
-import selectors
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import IO, Any, Self
 
-from iofast.errors import IofastError, OptionError, SourceError, StorageError, WorkerError
-from iofast.packing.child import PIPE, Child, ChunkJob, can_fork, cause_of_death, default_command, start_worker
-from iofast.packing.messages import Message, PackedRecord, records_of
+from iofast.errors import OptionError, WorkerError
+from iofast.packing.messages import ChunkJob, Done
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in progress and one queued
@@ -23,60 +30,78 @@ SILENCE = 300.0  # seconds without a message after which an image counts as stuc
 _TICK = 1.0  # seconds: the longest wait for events, and the most that one wait adds to silence
 _STILLBORN = 3  # workers in a row that die before they are ready: then the run fails
 _FRUITLESS = 8  # deaths per worker without an announced image or a finished chunk: with more, the run fails
-_READ = PIPE
-_FATAL: dict[object, type[IofastError]] = {"source": SourceError, "storage": StorageError}  # by `of` in the message
+_PIPE = 1 << 20  # bytes that a worker's pipe holds, so that it seldom waits for the packing process
 
 
-class Done(NamedTuple):
-    """A finished chunk of `images`: its records, (position, reason) of failures, and the bytes of its files.
+@dataclass(slots=True, eq=False)
+class Child:
+    """A worker process and the chunks that it was given."""
 
-    `left_out`: the number of images that `min_size` and `max_aspect` do not admit.
-    """
+    process: subprocess.Popen[bytes]
+    orders: "Connection[Any, Any]"
+    answers: "Connection[Any, Any]"
+    log: IO[bytes]  # its stderr; unlike a pipe, a file cannot fill up and block the worker
+    jobs: deque[ChunkJob] = field(default_factory=deque)
+    ready: bool = False
+    began: int | None = None  # the position that it announced last, in a careful chunk
+    silent: float = 0.0  # seconds
 
-    chunk: int
-    images: int
-    records: Sequence[PackedRecord]
-    failed: tuple[tuple[int, str], ...]
-    bytes_in: int
-    left_out: int
+    def send(self, kind: str, value: object) -> None:
+        """Send a message; nothing if the worker has died, which its `answers` tell. It always reads, so this ends."""
+        with contextlib.suppress(BrokenPipeError):
+            self.orders.send((kind, value))
+
+    def end(self) -> tuple[str, str]:
+        """Kill the process and close its files; returns how it ended, and the last line that it wrote to stderr."""
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)  # not longer: a read from a dead NFS server cannot be interrupted
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 4096))
+        lines = [line.strip() for line in self.log.read().decode(errors="replace").split("\n")]
+        for each in (self.orders, self.answers, self.log):
+            each.close()
+        return _cause(self.process.returncode or 0), next(filter(None, reversed(lines)), "")
+
+    def blame(self, cause: str, *, proven: bool) -> None:
+        """Prepare to repeat the chunk on which the worker died, image by image. Skip an image that killed two workers.
+
+        One death alone proves nothing: when memory runs out, the kernel may kill any process.
+        """
+        job = self.jobs[0]
+        job.careful = True
+        if self.began is not None and (proven or self.began in job.suspects):
+            job.skip[self.began] = f"the worker process died on this image ({cause})"
+        elif self.began is not None:
+            job.suspects.add(self.began)
 
 
 class WorkerPool:
     """`count` workers, which run during a `with` block: from its begin, or if `idle` from when there is work.
 
-    With `fork` they are forks of this process if it has no threads; replacements of dead workers are new processes.
     This module imports little: workers start before the rest of packing is imported, so that both imports overlap.
     """
 
     def __init__(
-        self,
-        count: int,
-        command: Sequence[str] | None = None,
-        *,
-        silence: float = SILENCE,
-        fork: bool = False,
-        idle: bool = False,
+        self, count: int, command: Sequence[str] | None = None, *, silence: float = SILENCE, idle: bool = False
     ) -> None:
         if not 1 <= count <= MAX_WORKERS:
             raise OptionError(f"workers must be 1 to {MAX_WORKERS}, found {count}")
-        self.count, self._command, self._silence = count, tuple(command or default_command()), silence
-        self._fork, self._idle = fork, idle
+        self.count, self._command, self._silence = count, tuple(command or _command()), silence
+        self._idle = idle
         self._workers: list[Child] = []
-        self._selector = selectors.DefaultSelector()
         self._again: deque[ChunkJob] = deque()
-        self._setup: Mapping[str, object] = {}
+        self._setup: object = None
         self._order: deque[int] = deque()  # chunks that were handed out and are not yielded yet
         self._held: dict[int, Done] = {}  # those of them that are finished
         self._stillborn = self._fruitless = 0
 
     def start(self) -> None:
         """Start the processes. They import while this process scans the source; `results` gives them chunks."""
-        forks = self._fork and can_fork()
         for _ in range(self.count):
-            self._join(start_worker(None if forks else self._command))
+            self._workers.append(_start(self._command))
 
-    def results(self, setup: Mapping[str, object], jobs: Iterator[ChunkJob]) -> Iterator[Done]:
-        """Do all `jobs`; yield each chunk in their order. `setup` is the set-up message of `worker.Worker`.
+    def results(self, setup: object, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
+        """Do all `jobs`; yield each chunk in their order. `setup`: the origin and the recipe of `worker.Worker`.
 
         Raises `WorkerError` if workers cannot be started, `SourceError` if a container can no longer be read,
         `StorageError` if an object store fails.
@@ -84,32 +109,25 @@ class WorkerPool:
         self._setup = setup
         self._order.clear()
         self._held.clear()
-        for worker in self._workers:  # workers of an earlier call need perhaps another set-up
-            worker.has_setup = False
         if not self._workers:
             self.start()
+        for worker in self._workers:
+            worker.send("setup", setup)
         while True:
             self._hand_out(jobs)
             if not any(worker.jobs for worker in self._workers):
                 return
-            for worker, mask in self._wait():
-                if worker not in self._workers:  # it was replaced; the event is stale
-                    continue
-                if mask & selectors.EVENT_WRITE:
-                    self._flush(worker)
-                if mask & selectors.EVENT_READ:
-                    self._listen(worker)
+            self._listen()
             while self._order and self._order[0] in self._held:
                 yield self._held.pop(self._order.popleft())
 
     def close(self) -> None:
         """Kill the processes."""
         for worker in self._workers:
-            worker.kill()
+            worker.process.kill()
         for worker in self._workers:
-            worker.close()
+            worker.end()
         self._workers = []
-        self._selector.close()
 
     def __enter__(self) -> Self:
         try:
@@ -123,22 +141,13 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _join(self, worker: Child) -> None:
-        """Add a started worker to those that get chunks."""
-        self._workers.append(worker)
-        self._selector.register(worker.answers, selectors.EVENT_READ, worker)
-
     def _hand_out(self, jobs: Iterator[ChunkJob]) -> None:
         """Fill every worker's queue, one round at a time so that few chunks spread over all."""
         for depth in range(1, AHEAD + 1):
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._next(jobs)):
-                    if not worker.has_setup:
-                        worker.send({"setup": self._setup})
-                        worker.has_setup = True
                     worker.jobs.append(job)
-                    worker.send(job.message())
-                    self._flush(worker)
+                    worker.send("chunk", job)
 
     def _next(self, jobs: Iterator[ChunkJob]) -> ChunkJob | None:
         """The next job; none while too many chunks wait for an earlier one."""
@@ -151,76 +160,88 @@ class WorkerPool:
             self._order.append(job.chunk)
         return job
 
-    def _flush(self, worker: Child) -> None:
-        """Write as much as the pipe takes, and the rest when the selector reports room."""
-        waiting, known = not worker.flush(), worker.feed in self._selector.get_map()
-        if waiting and not known:
-            self._selector.register(worker.feed, selectors.EVENT_WRITE, worker)
-        elif known and not waiting:
-            self._selector.unregister(worker.feed)
-
-    def _wait(self) -> list[tuple[Child, int]]:
-        """Wait for events of workers. Kill a worker that was silent for too long."""
+    def _listen(self) -> None:
+        """Wait for messages of workers, and take one of each. Kill a worker that was silent for too long."""
         start = time.monotonic()
-        events = [(key.data, mask) for key, mask in self._selector.select(_TICK)]
+        heard = set(wait([worker.answers for worker in self._workers], _TICK))
         passed = min(time.monotonic() - start, _TICK)  # a stopped or sleeping machine is not a silent worker
-        heard = {worker for worker, mask in events if mask & selectors.EVENT_READ}
-        for worker in self._workers:
-            worker.silent = 0.0 if worker in heard or not worker.jobs else worker.silent + passed
-            if worker.silent > self._silence:
-                worker.kill()
-        return events
+        for worker in [*self._workers]:
+            worker.silent = 0.0 if worker.answers in heard or not worker.jobs else worker.silent + passed
+            if worker.answers in heard:
+                self._receive(worker)
+            elif worker.silent > self._silence:
+                self._replace(worker)
 
-    def _listen(self, worker: Child) -> None:
+    def _receive(self, worker: Child) -> None:
         try:
-            data = os.read(worker.answers.fileno(), _READ)
-        except BlockingIOError:
-            return
-        try:
-            for message, payloads in worker.frames.feed(data):
-                self._understand(worker, message, payloads)
-        except IofastError:  # a ValueError, too: what the worker said
-            raise
-        except ValueError as error:
-            raise WorkerError(f"a worker's answer cannot be read: {error}") from error
-        if not data:
+            kind, value = worker.answers.recv()
+        except (EOFError, ConnectionError):
             self._replace(worker)
-
-    def _understand(self, worker: Child, message: Message, payloads: memoryview) -> None:
-        if "fatal" in message:
-            raise _FATAL.get(message.get("of"), WorkerError)(message["fatal"])
-        if "ready" in message:
-            worker.ready, self._stillborn = True, 0
-        if "begin" in message:
-            worker.began = message["begin"]
-        if "done" not in message:
             return
-        job = worker.jobs.popleft()
-        worker.began, self._fruitless = None, 0
-        if message["done"] != job.chunk:
-            raise WorkerError(f"a worker answered for chunk {message['done']}, expected {job.chunk}")
-        failed = tuple((position, reason) for position, reason in message["failed"])
-        records = records_of(message["records"], payloads)
-        self._held[job.chunk] = Done(
-            job.chunk, len(job.images), records, failed, message["bytes_in"], message["left_out"]
-        )
+        if kind == "fatal":
+            raise value
+        if kind == "ready":
+            worker.ready, self._stillborn = True, 0
+        elif kind == "begin":
+            worker.began = value
+        elif kind == "done":
+            worker.jobs.popleft()
+            worker.began, self._fruitless = None, 0
+            self._held[value.chunk] = value
 
     def _replace(self, worker: Child) -> None:
-        """Replace a dead worker. Its chunks are repeated, the one in progress image by image."""
-        worker.kill()  # its pipe is closed, but it may still run
-        code = worker.wait() or 0
-        for stream in (worker.answers, worker.feed):
-            if stream in self._selector.get_map():
-                self._selector.unregister(stream)
+        """Replace a dead or stuck worker. Its chunks are repeated, the one in progress image by image."""
+        cause, line = worker.end()
         self._workers.remove(worker)
         self._stillborn += not worker.ready
         self._fruitless += worker.began is None
-        cause, line = cause_of_death(code), worker.last_line()
         if worker.ready and worker.jobs:
             stuck = worker.silent > self._silence
             worker.blame("it was stuck" if stuck else cause, proven=stuck)
         self._again.extend(worker.jobs)
-        worker.close()
         if self._stillborn >= _STILLBORN or self._fruitless > _FRUITLESS * self.count:
             raise WorkerError(f"workers die without doing anything: {cause}{f': {line}' if line else ''}")
-        self._join(start_worker(self._command))
+        self._workers.append(_start(self._command))
+        self._workers[-1].send("setup", self._setup)
+
+
+def _command() -> tuple[str, ...]:
+    """The command of a worker. -P keeps modules in the user's folder, such as `json.py`, from being imported."""
+    if not sys.executable:
+        raise WorkerError("workers cannot be started: sys.executable is empty")
+    return (sys.executable, "-P", "-m", "iofast.packing.worker")
+
+
+def _start(command: Sequence[str]) -> Child:
+    """Start a worker. Raises `WorkerError`."""
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    (stdin, orders), (answers, stdout) = Pipe(duplex=False), Pipe(duplex=False)
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or beyond a user's limit
+        fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+    try:
+        with stdin, stdout:
+            words, environment = [*command, str(os.getpid())], _environment()
+            process = subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=log, env=environment)  # type: ignore[call-overload]
+    except OSError as error:
+        for each in (orders, answers, log):
+            each.close()
+        raise WorkerError(f"a worker cannot be started: {error.strerror}: {command[0]}") from error
+    return Child(process, orders, answers, log)
+
+
+def _cause(code: int) -> str:
+    """Describe an exit status."""
+    if code >= 0:
+        return f"exit status {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    return f"{name}, perhaps for lack of memory" if name == "SIGKILL" else name
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a worker: this one, with the location of this iofast, which may be a checkout."""
+    home = Path(__file__).resolve().parents[2]
+    # otherwise NumPy's BLAS would start a spinning thread per core
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **os.environ}
+    if home.name not in ("site-packages", "dist-packages"):  # these are searched anyway, after the standard library
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(home), environment.get("PYTHONPATH"))))
+    return environment

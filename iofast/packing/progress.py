@@ -32,7 +32,7 @@ class PackProgress:
         if self._name:
             print(f"{self._name}: warning: {plain(self._typed(text))}", file=sys.stderr)  # noqa: T201 - of the command
         else:
-            warnings.warn(text, UserWarning, stacklevel=5)  # the caller of `pack`
+            warnings.warn(text, UserWarning, stacklevel=6)  # the caller of `pack`
 
     def begin(self, images: int, done: int = 0) -> None:
         """Begin with `images`, of which an earlier run has done `done`."""

@@ -1,8 +1,8 @@
 """`pack`: check the arguments, list and plan, then run as a whole or in parts."""
 
+import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from iofast.containers.container_suffixes import TFRECORD
 from iofast.containers.folder_writer import FolderTarget
 from iofast.containers.publish import Target
 from iofast.containers.targets import ShardTarget, section_bytes, target_of
-from iofast.errors import BusyError, OptionError, SourceError, TargetError, shown
+from iofast.errors import OptionError, SourceError, TargetError, shown
 from iofast.machine import cores
 from iofast.opening import is_container, open_reader
 from iofast.option import check_effect, check_names, takes_options
@@ -23,7 +23,6 @@ from iofast.packing.copying import CopyWork, is_copy
 from iofast.packing.inputs import listed, warnings_of
 from iofast.packing.options import PackOptions
 from iofast.packing.pack_run import PackRun
-from iofast.packing.part import PackPart
 from iofast.packing.parts import PackParts
 from iofast.packing.plan import PackPlan, settings
 from iofast.packing.pool import WorkerPool
@@ -90,27 +89,32 @@ def run(
     source: Sources, target: FilePath, options: PackOptions, progress: PackProgress, pool: WorkerPool
 ) -> PackReport:
     """`pack` with a progress display and a pool whose workers are starting already."""
-    started = time.monotonic()
     require_text(target)
     sources = [os.fspath(path) for path in _listed(source)]
-    if is_url(target):
-        return _run_to_store(sources, os.fspath(target), options, progress, pool)
-    destination = target_of(target, overwrite=options.overwrite)
-    _check(sources, options, destination)
-    if not destination.interrupted:
-        destination.check_free()
-    planned = partial(_planned, sources, destination, options, progress)
-    if options.part is not None or options.finish or options.on is not None:
-        return _run_parts(PackParts(sources, destination, options, planned, pool, progress))
-    if is_copy(options) and len(sources) == 1 and is_container(sources[0]):
-        with open_reader(sources[0], options.foreign) as reader, destination:
-            work = _copying(reader, sources[0], destination, options, progress)
-            return PackRun(work, destination, pool, progress, started).write()
-    packing = PackRun(planned(), destination, pool, progress, started)  # `started`: include the scan
-    if options.dry_run:
-        return packing.forecast()
-    with destination:
-        return packing.write()
+    in_parts = options.part is not None or options.finish or options.on is not None
+    kind: type[PackRun] = PackParts if in_parts else PackRun
+    with contextlib.ExitStack() as stack:
+        if is_url(target):
+            from iofast.packing.store_target import StoreTarget  # here: local targets need no object stores
+            from iofast.packing.to_store import StoreRun, work_folder
+
+            kind, folder = StoreRun, stack.enter_context(work_folder())
+            destination: Target = StoreTarget(os.fspath(target), folder, options)
+        else:
+            destination = target_of(target, overwrite=options.overwrite)
+        _check(sources, options, destination)
+        if not destination.interrupted:
+            destination.check_free()
+        planned: Callable[[], PackWork | CopyWork] = partial(_planned, sources, destination, options, progress)
+        if kind is PackRun and is_copy(options) and len(sources) == 1 and is_container(sources[0]):
+            reader = stack.enter_context(open_reader(sources[0], options.foreign))
+            planned = partial(_copying, reader, sources[0], destination, options, progress)
+        packing = kind(sources, destination, options, planned, pool, progress)
+        if isinstance(packing, PackParts) and options.on is not None:
+            from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
+
+            return pack_on_ray(packing, run)
+        return packing.forecast() if options.dry_run else packing.run()
 
 
 def _planned(sources: Sequence[str], target: Target, options: PackOptions, progress: PackProgress) -> PackWork:
@@ -128,39 +132,6 @@ def _copying(reader: Reader, source: str, target: Target, options: PackOptions, 
     for warning in warnings_of(reader):
         progress.warn(warning)  # from this depth, so that the warning names the caller of `pack`
     return work
-
-
-def _run_parts(parts: PackParts) -> PackReport:
-    """Pack one part, join all parts, or both; or all of it on a cluster."""
-    options = parts.options
-    if options.on is not None:
-        from iofast.packing.on_ray import pack_on_ray  # here: no other run needs it
-
-        return pack_on_ray(parts, run)
-    if options.part is None:
-        return parts.finish()
-    report = parts.pack(PackPart.parse(options.part, os.environ))
-    if report.missing or not options.finish_when_complete:
-        return report
-    try:
-        return parts.finish()
-    except BusyError:  # another run, whose part was the last as well, finishes it
-        return report
-
-
-def _run_to_store(
-    sources: Sequence[str], url: str, options: PackOptions, progress: PackProgress, pool: WorkerPool
-) -> PackReport:
-    """Pack into an object store."""
-    from iofast.packing.store_target import StoreTarget  # here: local targets need no object stores
-    from iofast.packing.to_store import StoreRun, work_folder
-
-    with work_folder() as folder:
-        destination = StoreTarget(url, folder, options)
-        _check(sources, options, destination)
-        planned = partial(_planned, sources, destination, options, progress)
-        run = StoreRun(sources, destination, options, planned, pool, progress)
-        return run.dry_run() if options.dry_run else run.run()
 
 
 def _listed(source: Sources) -> list[FilePath]:

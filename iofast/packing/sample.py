@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from iofast import kernel
 from iofast.errors import DecodeError, OptionError
@@ -21,7 +23,6 @@ from iofast.record import RAW_FIELDS, ImageInfo, holds_places
 if TYPE_CHECKING:
     from iofast.source.listing import Column
 
-_LEAST_STEP = 1 << 9  # bytes of a gzip member that are passed first: zlib copies all bytes behind its end
 MAX_UNZIPPED = 1 << 28  # bytes of a gzipped image; a few hundred kilobytes can claim any number
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _JPEG = b"\xff\xd8\xff"
@@ -55,11 +56,6 @@ class SampleRecipe:
         check_choice("box_format", self.box_format, BOX_FORMATS)
         if not 0 <= self.mask_fill <= 65_535:
             raise OptionError(f"mask_fill must be 0 to 65535, found {self.mask_fill}")
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Self:
-        """The recipe from its members, as `asdict` gives them."""
-        return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
     def check_fields(self, fields: Sequence[str], columns: Sequence[Column]) -> list[str]:
         """Return warnings for fields that should follow the image but do not. Raises `OptionError` if one cannot."""
@@ -189,20 +185,13 @@ def unzipped(data: bytes) -> bytes:
     """The contents of a gzip file; other bytes as they are. Raises `DecodeError`."""
     if not data.startswith(_GZIP):
         return data
-    parts: list[bytes] = []
-    at = size = 0
-    while data.startswith(_GZIP, at):  # a file may have several members
-        unpacker, step = zlib.decompressobj(wbits=31), _LEAST_STEP
-        while not unpacker.eof:
-            piece = data[at : at + step]
-            if not piece:
-                raise DecodeError("the gzip file is truncated")
-            try:
-                parts.append(unpacker.decompress(piece, MAX_UNZIPPED - size + 1))
-            except zlib.error as error:
-                raise DecodeError(f"the gzip file is damaged ({error})") from None
-            size += len(parts[-1])
-            if size > MAX_UNZIPPED:
-                raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
-            at, step = at + len(piece) - len(unpacker.unused_data), 2 * step
-    return b"".join(parts)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked = file.read(MAX_UNZIPPED + 1)
+    except EOFError:
+        raise DecodeError("the gzip file is truncated") from None
+    except (OSError, zlib.error) as error:
+        raise DecodeError(f"the gzip file is damaged ({error})") from None
+    if len(unpacked) > MAX_UNZIPPED:
+        raise DecodeError(f"the gzip file unpacks to more than {MAX_UNZIPPED >> 20} MiB")
+    return unpacked

@@ -7,8 +7,7 @@ import json
 import logging
 import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,42 +23,10 @@ from iofast.packing.plan import PackPlan
 from iofast.remote.store import ObjectInfo, Store
 from iofast.remote.urls import WEB, RemotePath
 
-_VERSION = 3
 _log = logging.getLogger("iofast")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """The run `id`, as all machines find it in `<DST>.partial/plan.json`; "" if none has begun.
-
-    It replaces the set whose manifest has the version `replaces` ("" for none), and its `shards`.
-    """
-
-    id: str
-    plan: PackPlan
-    replaces: str = ""
-    shards: tuple[str, ...] = ()
-
-    def to_json(self) -> bytes:
-        """Its stored form."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True).encode()
-
-    @classmethod
-    def parse(cls, text: bytes, where: str) -> StoredPlan:
-        """Read `to_json`. Raises `TargetError`."""
-        try:
-            value: Mapping[str, Any] = json.loads(text)
-            if value["version"] != _VERSION or not str(value["id"]).isalnum():
-                raise ValueError(f"version {value['version']}")
-            plan = PackPlan.of(value["plan"])
-            return cls(str(value["id"]), plan, str(value["replaces"]), tuple(map(str, value["shards"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise TargetError(
-                f"{where} is damaged, or of another version of iofast ({error!s:.80}): delete its folder to start anew"
-            ) from None
-
-
-_NONE = StoredPlan("", PackPlan(0, (), "", {}))
+_NONE = PackPlan(0, (), "", {})
 
 
 class StoreTarget(ShardTarget):
@@ -107,23 +74,29 @@ class StoreTarget(ShardTarget):
             return self.store.get(key)
         return None
 
-    def stored_plan(self) -> StoredPlan | None:
+    def stored_plan(self) -> PackPlan | None:
         """The run that is going on in the store. Raises `TargetError`."""
         key = self.key(".partial/plan.json")
         text = self.get(key)
-        return None if text is None else StoredPlan.parse(text, self.store.url(key))
+        try:
+            return None if text is None else PackPlan.of(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"is damaged, or of another version of iofast ({error!s:.80})"
+            raise TargetError(f"{self.store.url(key)} {why}: delete its folder to start anew") from None
 
     def is_current(self) -> bool:
         """Whether that is still `begun`: no machine has published its set."""
         now = self.stored_plan()
         return now is not None and now.id == self.begun.id
 
-    def begin(self, begun: StoredPlan) -> bool:
+    def begin(self, begun: PackPlan) -> bool:
         """Begin a run whose listing is in the folder here. False if another machine was faster."""
         self.begun = begun
         self.store.put_file(self.work_key(LISTING), self.partial / LISTING)
         try:
-            self.store.put_bytes(self.key(".partial/plan.json"), begun.to_json(), if_none_match=True)
+            self.store.put_bytes(
+                self.key(".partial/plan.json"), json.dumps(asdict(begun), sort_keys=True).encode(), if_none_match=True
+            )
         except ObjectConflictError:
             self.store.delete(self.work_key(LISTING))
             self.begun = _NONE

@@ -10,51 +10,37 @@ import os
 import posixpath
 import random
 import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iofast import owned
-from iofast.containers.columns import store
 from iofast.containers.index import Layout
 from iofast.containers.manifest import Manifest
-from iofast.containers.publish import LockedFolder
+from iofast.containers.publish import Target
 from iofast.containers.shard_writer import ShardWriter
 from iofast.containers.shards import SHARD_SIZE
 from iofast.containers.targets import writer_of
 from iofast.containers.writer import INDEX_SUFFIX, Finished, Section
 from iofast.errors import BusyError, IofastError, ObjectMissingError, TargetError, because
 from iofast.option import parse_size
-from iofast.packing.copying import CopyWork
-from iofast.packing.options import PackOptions
-from iofast.packing.pack_run import PackRun, images_of
+from iofast.packing.pack_run import images_of
 from iofast.packing.part import PackPart, missing_words, parts_of
-from iofast.packing.parts import LISTING, load_work
-from iofast.packing.plan import shared_settings
-from iofast.packing.pool import WorkerPool
-from iofast.packing.progress import PackProgress
+from iofast.packing.parts import LISTING, SharedRun
 from iofast.packing.report import ERRORS, PackReport, beside
-from iofast.packing.store_target import StoredPlan, StoreTarget
+from iofast.packing.store_target import StoreTarget
 from iofast.packing.work import PackWork
 from iofast.remote import requests
-from iofast.source import saved
 
 _REQUESTS = 16  # small objects in flight at once
 
 
 @dataclass(slots=True)
-class StoreRun:
-    """One command that packs `sources` into the object store of `target`."""
+class StoreRun(SharedRun):
+    """One command that packs into the object store of `target`."""
 
-    sources: Sequence[str]
     target: StoreTarget
-    options: PackOptions
-    planned: Callable[[], PackWork]
-    pool: WorkerPool
-    progress: PackProgress
-    _started: float = field(default_factory=time.monotonic, init=False)
     _joined: bool = field(default=False, init=False)  # another run has begun, and may be at work
     _stopped: bool = field(default=False, init=False)
 
@@ -73,10 +59,10 @@ class StoreRun:
         listed = None if report.errors_file is None else f"{target.url}{ERRORS}"
         return replace(report, target=target.url, errors_file=listed)
 
-    def dry_run(self) -> PackReport:
+    def forecast(self) -> PackReport:
         """The forecast of a dry run. Nothing is written into the store."""
         self.target.replaced_shards(self.target.manifest_info())
-        report = self._of(self.planned()).forecast()
+        report = SharedRun.forecast(self)
         expected = report.estimate
         if expected is not None:  # a shard that is sent, and one that is packed
             shard = parse_size(self.options.shard_size or SHARD_SIZE)
@@ -86,18 +72,18 @@ class StoreRun:
     def _run(self) -> PackReport:
         options, target = self.options, self.target
         part = None if options.part is None else PackPart.parse(options.part, os.environ)
-        work = self._work(None if part is None else part.total)
+        work = self._shared(None if part is None else part.total)
+        self.begin(work or self.planned())
         if work is None:  # a run that was killed at its very end
-            work = self.planned()
-            return self._published(self._of(work, resumed=len(work.source)))
-        packing = self._of(work)
+            self.resumed = self.work.plan.images
+            return self._published()
         writer = writer_of(target, work.description(), work.key_width)
         assert isinstance(writer, ShardWriter)  # no other suffix is accepted
         writer.is_stored = True
         sections = work.plan.sections()
         mine = [*(sections if part is None else part.of(sections))]
         left = self._lacking(mine)
-        packing.resumed = images_of(mine) - images_of(left)
+        self.resumed = images_of(mine) - images_of(left)
         if options.finish and left:
             count = work.plan.parts or 1
             lost = missing_words(parts_of(sections, left, count), count)
@@ -105,55 +91,48 @@ class StoreRun:
         if left and not target.hide_replaced():
             if target.is_current():
                 raise TargetError(f"{target.url} was made by another run meanwhile")
-            return self._published(packing)
-        self._pack(packing, writer, mine, left)
+            return self._published()
+        self._pack(writer, mine, left)
         missing = self._lacking(sections)
         if part is None or (not missing and options.finish_when_complete):
-            return self._publish(packing, writer)
-        with contextlib.suppress(ObjectMissingError):  # published meanwhile
-            self._receive_rows(mine)
-        writer.resume(mine)
-        lacking = parts_of(sections, missing, part.total)
-        report = self._report(packing, writer)
-        return replace(report, images=images_of(mine), errors_file=None, part=part, missing=lacking)
+            return self._publish(writer)
+        self._receive(writer, mine)
+        self.count(writer)
+        return self.report_of_part(part, mine, writer, parts_of(sections, missing, part.total))
 
-    def _work(self, count: int | None) -> PackWork | None:
+    def _shared(self, count: int | None) -> PackWork | None:
         """The work of the run that the store has, or of a new one; None for a run that has published its set."""
-        target, options, listing = self.target, self.options, self.target.partial / LISTING
-        settings = shared_settings(self.sources, options, target)
+        target = self.target
         old = target.manifest_info()  # before the source is listed, which may take long
         while (found := target.stored_plan()) is None:
             shards = target.replaced_shards(old)
-            if options.finish:
+            if self.options.finish:
                 raise TargetError(f"{target.url} has no parts that could be joined: pack them with part=i/n")
-            work = self.planned()
-            work.plan = replace(work.plan, settings=settings, records=work.section_records(target), parts=count)
-            store(listing, *saved.taken_apart(work.source))
-            if target.begin(StoredPlan(secrets.token_hex(8), work.plan, "" if old is None else old.etag, shards)):
+            work = self.new_work(count)
+            etag = "" if old is None else old.etag
+            work.plan = replace(work.plan, id=secrets.token_hex(8), replaces=etag, shards=shards)
+            if target.begin(work.plan):
                 return work
-        plan = found.plan
-        expected = replace(plan, settings=settings, parts=plan.parts if count is None else count)
-        expected.check_same(plan, f"{target.url}.partial")
         target.begun, self._joined = found, True
-        data = target.get(target.work_key(LISTING))
-        if data is None:
+        self.check(found, found.parts if count is None else count, f"{target.url}.partial")
+        if (data := target.get(target.work_key(LISTING))) is None:
             return None
-        listing.write_bytes(data)
-        return load_work(self.sources, options, plan, listing, checked=True)
+        (target.partial / LISTING).write_bytes(data)
+        return self.listed(found, checked=True)
 
-    def _pack(self, packing: PackRun, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
+    def _pack(self, writer: ShardWriter, mine: Sequence[Section], left: Sequence[Section]) -> None:
         """Pack the sections that are left; while one is sent, the next one is packed."""
-        names = writer.names([each.split for each in packing.work.plan.sections()])
+        names = writer.names([each.split for each in self.work.plan.sections()])
         start = random.randrange(len(left)) if left and self._joined else 0  # else both would pack the same
         sending: Future[bool] | None = None
-        self.progress.begin(images_of(mine), packing.resumed)
+        self.progress.begin(images_of(mine), self.resumed)
         with ThreadPoolExecutor(1, "iofast-uploads") as uploads:
             try:
                 for section in (*left[start:], *left[:start]):
                     if self.target.get(self.target.work_key(section.rows)) is not None:  # of another machine
-                        self.progress.step(images_of([section]), 0, len(packing.failures))
+                        self.progress.step(images_of([section]), 0, len(self.failures))
                         continue
-                    packing.pack(writer, [section])
+                    self.pack(writer, [section])
                     if sending is not None and not sending.result():
                         break
                     done = writer.finished[section.number]
@@ -184,27 +163,23 @@ class StoreRun:
         if self._stopped:
             raise InterruptedError("the run has ended")
 
-    def _publish(self, packing: PackRun, writer: ShardWriter) -> PackReport:
+    def _publish(self, writer: ShardWriter) -> PackReport:
         """Write index and manifest from the rows of all sections. Another machine may do the same at the same time."""
-        target, work = self.target, packing.work
-        sections = work.plan.sections()
-        with contextlib.suppress(ObjectMissingError):  # published meanwhile
-            self._receive_rows(sections)
-        lost, sizes = writer.resume(sections), target.sizes()
+        target = self.target
+        lost, sizes = self._receive(writer, self.work.plan.sections()), target.sizes()
         if not target.is_current():
-            return self._published(packing)
+            return self._published()
         if lost:
             raise TargetError(f"{target.url}: the rows of {len(lost)} shards are damaged: delete them in .partial/")
-        packing = self._of(work, packing.resumed)
-        report = self._report(packing, writer)
-        packing.check_any([*writer.finished.values()])
-        manifest = writer.finish()
+        self.begin(self.work)  # for the failures of all machines
+        self.count(writer)
+        report, manifest = self.report(self.all_of(writer)), writer.finish()
         for shard in manifest.shards:
             if sizes.get(shard.name) != shard.size:
                 where = target.store.url(shard.name)
                 raise TargetError(f"{where} is lost or was overwritten: delete .partial/ and all shards")
-        if packing.failures.save():
-            target.store.put_file(target.key(ERRORS), packing.failures.file)
+        if self.failures.save():
+            target.store.put_file(target.key(ERRORS), self.failures.file)
         else:
             target.store.delete(target.key(ERRORS))
         target.store.put_file(target.key(INDEX_SUFFIX), target.partial / target.key(INDEX_SUFFIX))
@@ -212,44 +187,36 @@ class StoreRun:
         target.clean_up(manifest)
         return replace(report, bytes_out=_size(manifest))
 
-    def _published(self, packing: PackRun) -> PackReport:
+    def _published(self) -> PackReport:
         """The report of a set that this run, or another machine, has published before."""
         target, manifest = self.target, self.target.manifest()
         if manifest is None:
             raise TargetError(f"{target.url}.partial/ was removed by another program: there is no finished set")
         target.clean_up(manifest)
-        packing = self._of(packing.work, packing.resumed)
+        self.begin(self.work)
         if (listed := target.get(target.key(ERRORS))) is not None:
-            packing.failures.file.write_bytes(listed)
-            packing.failures.load()
-        report = packing.report((), _size(manifest))
-        left_out = report.images - manifest.count - len(packing.failures)
+            self.failures.file.write_bytes(listed)
+            self.failures.load()
+        report = self.report((), _size(manifest))
+        left_out = report.images - manifest.count - len(self.failures)
         return replace(report, packed=manifest.count, left_out=left_out)
-
-    def _report(self, packing: PackRun, writer: ShardWriter) -> PackReport:
-        """The report of all sections that the writer has found finished."""
-        done = [*writer.finished.values()]
-        for each in done:
-            packing.count(each)
-        return packing.report(done, sum(each.size for each in done))
-
-    def _of(self, work: PackWork | CopyWork, resumed: int = 0) -> PackRun:
-        return PackRun(work, self.target, self.pool, self.progress, self._started, resumed)
 
     def _lacking(self, sections: Sequence[Section]) -> list[Section]:
         """Those of the sections that the store does not have."""
         there = {posixpath.basename(each.key) for each in self.target.store.list(self.target.work_key())}
         return [each for each in sections if each.rows not in there]
 
-    def _receive_rows(self, sections: Sequence[Section]) -> None:
-        """Fetch the rows of these sections that are not here."""
+    def _receive(self, writer: ShardWriter, sections: Sequence[Section]) -> list[Section]:
+        """Fetch the rows of these sections that are not here, for `writer.resume`, whose result is returned."""
 
         async def receive(section: Section) -> None:
             path = self.target.partial / section.rows
             if not path.exists():
                 path.write_bytes(await self.target.store.fetch(self.target.work_key(path.name)))
 
-        requests.run(requests.each(receive, [*sections], _REQUESTS))
+        with contextlib.suppress(ObjectMissingError):  # published meanwhile
+            requests.run(requests.each(receive, [*sections], _REQUESTS))
+        return writer.resume(sections)
 
 
 def _size(manifest: Manifest) -> int:
@@ -268,12 +235,12 @@ def work_folder() -> Iterator[Path]:
     if not given and cache is None:
         raise TargetError("there is no folder for work: set IOFAST_WORK to one that only you may write to")
     base = Path(os.path.abspath(given)) if given else Path(cache or "") / "packing"
-    own = LockedFolder(base, base / f"run-{secrets.token_hex(8)}")
+    own = Target(base / f"run-{secrets.token_hex(8)}")
     try:
         base.mkdir(0o700, parents=True, exist_ok=True)
-        for path in base.glob("run-*"):
-            with contextlib.suppress(BusyError):
-                _remove(LockedFolder(base, path))
+        for path in base.glob("run-*.partial"):
+            with contextlib.suppress(BusyError), Target(path.with_suffix("")) as old:
+                old.discard()
         own.acquire()
     except OSError as error:
         words = str(error) if isinstance(error, TargetError) else because(error)
@@ -281,10 +248,4 @@ def work_folder() -> Iterator[Path]:
     try:
         yield own.partial
     finally:
-        _remove(own)
-
-
-def _remove(folder: LockedFolder) -> None:
-    folder.acquire()
-    folder.empty(())
-    folder.remove()
+        own.discard()

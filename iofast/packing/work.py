@@ -1,13 +1,13 @@
 """What a packing run does: jobs for workers, sizes of the result, what the manifest and the report say of the source.
 
-Sizes are estimated from those of files if that is enough, else by transcoding a sample in this process.
+Sizes are estimated by transcoding a sample, unless the disk has room for more than the images can take.
 """
 
 import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,14 +16,12 @@ from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
 from iofast.containers.targets import section_bytes
 from iofast.containers.writer import Section
-from iofast.errors import IofastError, StorageError
-from iofast.foreign.options import ForeignOptions
-from iofast.packing.child import ChunkJob
+from iofast.packing.messages import ChunkJob, Done
 from iofast.packing.options import PackOptions
-from iofast.packing.origin import origin_of
+from iofast.packing.origin import FileOrigin, Origin, RecordOrigin
 from iofast.packing.plan import PackPlan, recipe
-from iofast.packing.pool import Done, WorkerPool
-from iofast.packing.sample import Image, make_record
+from iofast.packing.pool import WorkerPool
+from iofast.packing.sample import Image, SampleRecipe
 from iofast.record import key_width
 from iofast.source.listing import Listing, printable
 
@@ -36,7 +34,7 @@ _TAR_FIELDS = 3  # members of a record: image, cls, json; each has a header of 5
 _EXAMPLE = 400  # bytes of a TFRecord's own features, names and framing
 _STAT_SAMPLE = 256  # files; their mean size is within a few percent, in a few milliseconds
 _UNPACKED = 12  # bytes of pixels per byte of a JPEG of two bits a pixel, which is quality 90
-_TRANSCODE_SAMPLE = 64  # images; 0.2 s, paid only if the disk might be too small, or the set for one shard
+_TRANSCODE_SAMPLE = 32  # images
 
 
 @dataclass
@@ -47,6 +45,7 @@ class PackWork:
     source: Listing
     options: PackOptions
     plan: PackPlan
+    _sizes: list[list[int]] | None = field(default=None, init=False)
 
     @property
     def key_width(self) -> int:
@@ -58,24 +57,23 @@ class PackWork:
         """The most images of a chunk, by their bytes in a worker's memory: of the file or of its raw pixels."""
         mean = self._mean_file
         if self.options.recipe().format == "rgb":
-            mean = max(mean, _UNPACKED * mean if self._most is None else self._most)
+            mean *= _UNPACKED
         by_size = int(CHUNK_BYTES / max(1.0, mean))
         return max(1, min(MAX_CHUNK, len(self.source) // _CHUNKS, by_size))
 
-    @cached_property
-    def setup(self) -> dict[str, object]:
-        """The set-up message of every worker."""
-        container, foreign = self.source.container, self.options.foreign
-        records = None  # the images are files
-        if container is not None:
-            records = {
-                "sources": [*self.names],  # as given: an absolute path's brackets would be part of a pattern
-                "foreign": None if foreign is None else asdict(ForeignOptions.of(foreign)),
-                "fields": dict(container.fields),
-                "state": container.state,
-                "upright": list(container.upright),
-            }
-        return {"root": os.fspath(self.source.root), "records": records, "recipe": asdict(self.options.sample_recipe())}
+    def origin(self) -> Origin:
+        """What reads its samples."""
+        container = self.source.container
+        if container is None:
+            return FileOrigin(os.fspath(self.source.root))
+        foreign, fields = self.options.foreign, dict(container.fields)
+        # names as given: an absolute path's brackets would be part of a pattern
+        return RecordOrigin(self.names, foreign, fields, container.state, container.upright)
+
+    @property
+    def setup(self) -> tuple[Origin, SampleRecipe]:
+        """What every worker needs."""
+        return self.origin(), self.options.sample_recipe()
 
     def results(self, pool: WorkerPool, sections: Sequence[Section]) -> Iterator[Done]:
         """Have the images of these sections transcoded, in order; no chunk has those of two sections."""
@@ -85,7 +83,7 @@ class PackWork:
         for done in pool.results(self.setup, jobs):
             yield self._completed(done) if self.source.columns else done
         if sections:
-            origin_of(self.setup).check()
+            self.origin().check()
 
     def job(self, chunk: int, positions: Iterable[int]) -> ChunkJob:
         """A job for images at increasing positions."""
@@ -116,16 +114,16 @@ class PackWork:
         source, options = self.source, self.options
         return Description(source.classes, source.class_order, recipe(options), options.shuffle)
 
-    def require_space(self, target: Target) -> None:
+    def require_space(self, target: Target, pool: WorkerPool) -> None:
         """Raise `TargetError` unless the disk can take everything; files in `<DST>.partial/` already count."""
         images, suffix, bound = len(self.source), target.path.suffix, self._bound
         staged = sum(entry.stat().st_size for entry in os.scandir(target.partial))
         if bound is None or container_size(suffix, images, bound) > shutil.disk_usage(target.partial).free + staged:
-            sizes = [sum(each) for each in self._sampled]
+            sizes = [sum(each) for each in self._sampled(pool)]
             mean = sum(sizes) / len(sizes) if sizes else self._mean_file
             require_free(target.partial, container_size(suffix, images, mean) - staged)
 
-    def section_records(self, target: Target) -> int:
+    def section_records(self, target: Target, pool: WorkerPool) -> int:
         """How many positions a section gets: a shard of the wanted size, a transaction of LMDB.
 
         The number is decided once, from a sample that every run of the same source takes.
@@ -133,10 +131,7 @@ class PackWork:
         if self.options.shard_records is not None:
             return self.options.shard_records
         suffix, size = target.path.suffix, section_bytes(self.options.shard_size, target)
-        images, bound = len(self.source), self._bound
-        if bound is not None and not self.source.columns and container_size(suffix, images, bound) <= size:
-            return max(1, images)
-        records = [record_size(suffix, sizes) for sizes in self._sampled]
+        records = [record_size(suffix, sizes) for sizes in self._sampled(pool)]
         mean = sum(records) / len(records) if records else record_size(suffix, [int(self._mean_file)])
         return max(1, int(size / max(1.0, mean)))
 
@@ -173,38 +168,28 @@ class PackWork:
 
     @property
     def _bound(self) -> float | None:
-        """The most bytes of a record, None if it may have files beside the image."""
-        return None if self.source.has_payloads else self._most
-
-    @cached_property
-    def _most(self) -> float | None:
-        """Bytes that images of this recipe hardly reach on average; None if the size of the sources decides."""
+        """Bytes that records of this recipe hardly reach on average; None if the sizes of the sources decide."""
         recipe = self.options.recipe()
-        if recipe.size is None or recipe.format == "npy":  # channels and type are those of the sources
+        if recipe.size is None or recipe.format == "npy" or self.source.has_payloads:  # or files beside the image do
             return None
         aspect = 2 if recipe.mode == "short" else 1  # more than the mean of any collection of photographs
         compressed = recipe.format in ("jpeg", "webp") and recipe.quality <= 95
         per_pixel = 1.0 if compressed else 3.0 if recipe.format == "rgb" else 4.0
         return recipe.size**2 * aspect * per_pixel + _PAGE
 
-    @cached_property
-    def _sampled(self) -> list[list[int]]:
-        """Sizes of all payloads of some records, after transcoding; images that fail are not among them."""
-        origin, recipe, found = origin_of(self.setup), self.options.sample_recipe(), list[list[int]]()
-        images = {index: self.image(index) for index in spread(len(self.source), _TRANSCODE_SAMPLE)}
-        if self.source.objects is not None:
-            origin.begin(list(images.values()))
-        for index, image in images.items():
-            try:
-                record = make_record(origin.read(image), recipe)
-            except StorageError:
-                raise
-            except (IofastError, OSError):
-                continue
-            if record is not None:
-                payloads = {**self.source.extra(index), **record.fields}
-                found.append([len(payload) for payload in payloads.values()])
-        return found
+    def sample(self, pool: WorkerPool, count: int, chunk: int) -> Iterator[Done]:
+        """Have `count` images transcoded, spread evenly over all, in chunks of so many."""
+        rows = spread(len(self.source), count)
+        for done in pool.results(self.setup, (self.job(at, rows[at : at + chunk]) for at in range(0, count, chunk))):
+            yield self._completed(done)
+
+    def _sampled(self, pool: WorkerPool) -> list[list[int]]:
+        """Sizes of all payloads of some records; images that fail are not among them."""
+        if self._sizes is None:
+            found = self.sample(pool, min(len(self.source), _TRANSCODE_SAMPLE), 4)
+            records = (record for done in found for record in done.records)
+            self._sizes = [[len(payload) for payload in record.fields.values()] for record in records]
+        return self._sizes
 
 
 def spread(images: int, most: int) -> list[int]:

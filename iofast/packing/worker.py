@@ -1,93 +1,86 @@
 """A packing worker, `python -m iofast.packing.worker`: read chunks of images from stdin, send records to stdout.
 
-It is a process of its own, so that a file which crashes a codec ends only this process. It sends `ready`, then `done`
-for each chunk, `alive` now and then, and `fatal` when no further image can succeed. In a `careful` chunk, on which a
-worker has died, it announces each image first.
+It is a process of its own, so that a file which crashes a codec ends only this process. In a `careful` chunk, on which
+a worker has died, it announces each image first. `messages` has what it reads and sends.
 """
 
 import os
-import select
 import signal
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from iofast import kernel
 from iofast.errors import DecodeError, SourceError, StorageError, because
-from iofast.packing.messages import Frames, Message, PackedRecord, described, encode
-from iofast.packing.origin import FileOrigin, Origin, origin_of
-from iofast.packing.sample import Image, SampleRecipe, make_record
+from iofast.packing.messages import ChunkJob, Done, Message, PackedRecord
+from iofast.packing.origin import FileOrigin, Origin
+from iofast.packing.sample import SampleRecipe, make_record
 
 _BEAT = 0.25  # seconds between messages during a chunk
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_READ = 1 << 16
 
 
-def main(parent: int | None = None) -> int:
-    """Work until stdin ends. `parent`: pid of the packing process, by default from the arguments."""
+def main() -> int:
+    """Work until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
-    _die_with(int(sys.argv[1]) if parent is None else parent)
-    incoming, outgoing = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # libraries must not print between the frames
-    messages = _Incoming(incoming)
-    worker = Worker(outgoing, messages.peek)
-    worker.send({"ready": os.getpid()})
-    for message in messages:
-        if not worker.handle(message):
-            return 1
-    return 0
+    _die_with(int(sys.argv[1]))
+    orders, answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    os.dup2(2, 1)  # libraries must not print between the messages
+    return Worker(_Incoming(orders), answers).work()
 
 
 class Worker:
-    """Turn chunks of images into records. `peek` returns the message after the present one, if it has arrived."""
+    """Turns chunks of images into records."""
 
-    def __init__(self, outgoing: int, peek: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
-        self._outgoing, self._peek = outgoing, peek
+    def __init__(self, incoming: "_Incoming", answers: "Connection[Message, Any]") -> None:
+        self._incoming, self._answers = incoming, answers
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
         self._origin: Origin = FileOrigin("")
         self._last_sent = time.monotonic()
-        self._begun: dict[str, Any] | None = None  # a chunk whose images the origin fetches already
+        self._begun: ChunkJob | None = None  # a chunk whose images the origin fetches already
         self._careful = False
 
-    def send(self, message: Message, payloads: Sequence[bytes] = ()) -> None:
-        """Write one frame."""
-        rest = memoryview(encode(message, payloads))
-        while rest:
-            rest = rest[os.write(self._outgoing, rest) :]
+    def work(self) -> int:
+        """Handle messages until there are no more (0), or until an error that would repeat for every image (1)."""
+        self._send("ready", None)
+        try:
+            while (message := self._incoming.next()) is not None:
+                kind, value = message
+                if kind == "chunk":
+                    self._chunk(value)
+                else:
+                    self._origin, self._recipe = value
+                    self._origin.waiting = self._wait
+        except SourceError as error:  # `_chunk` catches those of images
+            self._send("fatal", SourceError(str(error)))
+        except StorageError as error:
+            self._send("fatal", StorageError(str(error)))
+        else:
+            return 0
+        return 1
+
+    def _send(self, kind: str, value: object) -> None:
+        self._answers.send((kind, value))
         self._last_sent = time.monotonic()
 
-    def handle(self, message: dict[str, Any]) -> bool:
-        """Handle one frame. Return False after an error that would repeat for every image."""
-        try:
-            if "setup" in message:
-                self._recipe = SampleRecipe.of(message["setup"]["recipe"])
-                self._origin = origin_of(message["setup"])
-                self._origin.waiting = self._wait
-            else:
-                self._chunk(message)
-        except (SourceError, StorageError) as error:  # `_chunk` catches those of images
-            self.send({"fatal": str(error), "of": "source" if isinstance(error, SourceError) else "storage"})
-            return False
-        return True
-
-    def _chunk(self, message: dict[str, Any]) -> None:
+    def _chunk(self, job: ChunkJob) -> None:
         records: list[PackedRecord] = []
         failures: list[tuple[int, str]] = []
         bytes_in = left_out = 0
-        self._careful = message["careful"]
-        images = [Image(*row) for row in message["images"]]
-        self._origin.begin([] if message["careful"] else images)  # prefetching would hide which image kills the worker
-        for number, image in enumerate(images):
+        self._careful = job.careful
+        self._origin.begin([] if job.careful else job.images)  # prefetching would hide which image kills the worker
+        for image in job.images:
             if self._careful:
-                self.send({"begin": image.position})
+                self._send("begin", image.position)
             elif time.monotonic() - self._last_sent > _BEAT:
-                self.send({"alive": number})
+                self._send("alive", None)
             if self._origin.overlaps and not self._careful:
                 self._begin_next()
             try:
-                if reason := message["skip"].get(str(image.position)):
+                if reason := job.skip.get(image.position):
                     raise DecodeError(reason)
                 sample = self._origin.read(image)
                 record = make_record(sample, self._recipe)
@@ -101,25 +94,24 @@ class Worker:
             except Exception as error:  # a damaged image may raise anything, and must not end the run
                 reason, where = _reason(error), self._origin.where(image)
                 failures.append((image.position, reason if where in reason else f"{reason} (in {where})"))
-        if message["careful"]:
-            self.send({"begin": None})  # no image is to blame from here on
-        rows, payloads = described(records)
-        done = {"done": message["chunk"], "records": rows, "failed": failures, "left_out": left_out}
-        self.send({**done, "bytes_in": bytes_in}, payloads)
+        if self._careful:
+            self._send("begin", None)  # no image is to blame from here on
+        self._send("done", Done(job.chunk, len(job.images), records, failures, bytes_in, left_out))
 
     def _wait(self) -> None:
         """Use the time in which the origin waits for an object store."""
         if time.monotonic() - self._last_sent > _BEAT:
-            self.send({"alive": 0})
+            self._send("alive", None)
         if not self._careful:
             self._begin_next()
 
     def _begin_next(self) -> None:
         """Have the next chunk fetched while this one is transcoded."""
-        following = self._peek()
-        if following is not None and following is not self._begun and not following.get("careful", True):
-            self._begun = following
-            self._origin.begin([Image(*row) for row in following["images"]])
+        following = self._incoming.peek()
+        if following is not None and following[0] == "chunk" and following[1] is not self._begun:
+            self._begun = following[1]
+            if not following[1].careful:
+                self._origin.begin(following[1].images)
 
 
 def _reason(error: Exception) -> str:
@@ -137,28 +129,31 @@ def _reason(error: Exception) -> str:
 
 
 class _Incoming:
-    """The messages from a pipe."""
+    """Messages, which a thread reads, so that the packing process never waits for room in the pipe."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd, self._frames = fd, Frames()
-        self._arrived: deque[dict[str, Any]] = deque()
+    def __init__(self, orders: "Connection[Any, Message]") -> None:
+        self._orders = orders
+        self._arrived, self._count = deque[Message | None](), threading.Semaphore(0)
+        threading.Thread(target=self._read, daemon=True).start()
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while self._arrived or self._read():
-            if self._arrived:
-                yield self._arrived.popleft()
+    def next(self) -> Message | None:
+        """Wait for the next message; None at the end."""
+        self._count.acquire()
+        return self._arrived.popleft()
 
-    def peek(self) -> dict[str, Any] | None:
+    def peek(self) -> Message | None:
         """The next message, if it has arrived."""
-        if not self._arrived and select.select([self._fd], [], [], 0)[0]:
-            self._read()
         return self._arrived[0] if self._arrived else None
 
-    def _read(self) -> bool:
-        """Wait for bytes. Return False at the end of the pipe."""
-        data = os.read(self._fd, _READ)
-        self._arrived.extend(message for message, _ in self._frames.feed(data))
-        return bool(data)
+    def _read(self) -> None:
+        message: Message | None = ("", None)
+        while message is not None:
+            try:
+                message = self._orders.recv()
+            except EOFError:
+                message = None
+            self._arrived.append(message)
+            self._count.release()
 
 
 def _die_with(parent: int) -> None:

@@ -10,14 +10,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from iofast.containers import file_bytes
-from iofast.containers.file_bytes import FileBytes, advice, bounded, keep, none_left, opened
+from iofast.containers.file_bytes import FileBytes, advice, bounded, none_left, opened
 from iofast.containers.open_files import OpenFiles
 from iofast.errors import ContainerError, SourceError
 from iofast.source.folder_index import open_index
@@ -182,5 +181,5 @@ def test_without_descriptors_no_image_is_listed_as_broken(
 
 def test_a_deleted_reader_is_forgotten() -> None:
     before = len(file_bytes._keepers)
-    keep(Mock())
+    OpenFiles(["a"], lambda number, status: None)
     assert len(file_bytes._keepers) == before

@@ -126,3 +126,25 @@ def test_far_positions(tmp_path: Path) -> None:
     with LmdbReader(tmp_path / "x.lmdb") as reader:
         assert reader.positions(np.arange(len(reader))).tolist() == positions
         assert reader.record(5).fields == {"txt": b"%d" % positions[5]}
+
+
+def test_a_file_that_lost_its_rows_is_written_anew(tmp_path: Path) -> None:
+    sections = [Section(number, "all", 2 * number, 2 * number + 2) for number in range(2)]
+
+    def written(writer: LmdbWriter, left: list[Section]) -> None:
+        for section in left:
+            writer.begin(section)
+            for position in range(section.start, section.stop):
+                writer.write(position, {"txt": b"%d" % position}, ImageInfo())
+            writer.commit()
+
+    first = LmdbWriter(tmp_path, "x.lmdb", Description())
+    written(first, sections)
+    first.abort()
+    (tmp_path / sections[0].rows).unlink()
+    again = LmdbWriter(tmp_path, "x.lmdb", Description())
+    assert again.resume(sections) == sections
+    written(again, sections)
+    again.finish()
+    with LmdbReader(tmp_path / "x.lmdb") as reader:
+        assert [record.fields["txt"] for record in reader] == [b"0", b"1", b"2", b"3"]

@@ -121,7 +121,7 @@ class TestDyingWorkers:
                 others = [worker for worker in pool._workers if not any(job.suspects for job in worker.jobs)]
                 if others and self.killed < 3:
                     self.killed += 1
-                    others[0].kill()
+                    others[0].process.kill()
 
         progress = Killing()
         with WorkerPool(2) as pool:
@@ -134,7 +134,6 @@ class TestDyingWorkers:
         ("program", "words"),
         [
             ("import sys; sys.exit('no module named horse')", "no module named horse"),
-            ("import os; os.write(1, b'\\xff' * 64); input()", "cannot be read"),
             (DIES_EARLY, "without doing anything: SIGKILL"),
         ],
     )
@@ -158,6 +157,12 @@ class TestDyingWorkers:
         (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
         monkeypatch.chdir(tmp_path)
         assert pack(source, tmp_path / "out.lmdb", workers=1).packed == 2
+
+    def test_a_parent_without_standard_streams(self, tmp_path: Path) -> None:
+        """A daemon: its first pipes are descriptors 0, 1 and 2."""
+        words = ("pack", str(few(tmp_path / "images", good=3)), str(tmp_path / "a.lmdb"), "--workers=2", "--quiet")
+        command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "iofast", *words]
+        subprocess.run(command, timeout=120, check=True)
 
     def test_no_worker_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("iofast.packing.run.WorkerPool", WorkerPool)  # tests share a pool that stays open

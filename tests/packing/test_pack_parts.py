@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from container_sets import SUFFIXES
@@ -18,6 +18,7 @@ from todays import todays
 
 from iofast import open_reader, pack
 from iofast.cli import main
+from iofast.containers.lmdb_writer import LmdbWriter
 from iofast.containers.publish import Target
 from iofast.errors import ErrorBudgetError, OptionError, TargetError, UnfinishedError
 from iofast.packing import PackReport
@@ -184,18 +185,27 @@ def test_a_folder_is_not_packed_in_parts(images: Path, tmp_path: Path, options: 
     assert not os.listdir(tmp_path)
 
 
-def test_stopped_while_joining(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first shard has its final name; more in `make torture PART=parts`."""
+@pytest.mark.parametrize(
+    ("name", "place", "call", "calls"), [("t.tar", os, "rename", 0), ("t.lmdb", LmdbWriter, "_commit", 3)]
+)
+def test_stopped_while_joining(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: object, call: str, calls: int
+) -> None:
+    """Before the first shard has its final name, after three transactions; more in `make torture PART=parts`."""
+    real, done = getattr(place, call), list[object]()
 
-    def stop(*_: object, **__: object) -> NoReturn:
-        raise KeyboardInterrupt
+    def stop(*arguments: Any, **keywords: Any) -> Any:
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        done.append(None)
+        return real(*arguments, **keywords)
 
-    (one, other), options = both(tmp_path, "t.tar"), options_of("t.tar")
+    (one, other), options = both(tmp_path, name), options_of(name)
     pack(images, one, **options)
     for number in range(1, PARTS + 1):
         pack(images, other, part=f"{number}/{PARTS}", **options)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", stop)
+        patch.setattr(place, call, stop)
         with pytest.raises(KeyboardInterrupt):
             pack(images, other, finish=True, **options)
     pack(images, other, finish=True, **options)

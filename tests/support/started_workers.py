@@ -12,7 +12,7 @@ _OF_NO_WORKER = {"PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "IO
 
 
 @contextmanager
-def shared_pool(count: int, *, idle: bool, fork: bool = False) -> Iterator[WorkerPool]:
+def shared_pool(count: int, *, idle: bool) -> Iterator[WorkerPool]:
     """Stands for `WorkerPool(count)`: its workers run on after a call of `pack` that has left no work to them."""
     if idle:
         with WorkerPool(count, idle=True) as pool:
