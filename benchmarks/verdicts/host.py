@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.verdicts.shared import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, Shared
+from benchmarks.verdicts.device import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, Shared
 
 _SOURCE: Final = Path(__file__).with_name("driver.c")
 
