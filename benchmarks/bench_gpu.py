@@ -32,13 +32,12 @@ from pathlib import Path
 import torch
 
 from benchmarks import measure
-from benchmarks.gpu import record
-from benchmarks.gpu.page import device_name, page, slug
-from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
-from benchmarks.gpu.record import Lack, Outcome
+from benchmarks.gpu.job import DONE, Lack, Outcome, read
+from benchmarks.gpu.page import PARTS, Part, device_name, page, slug
 from iofast import kernel
 
 SECONDS = 470.0  # of all parts together
+NAMES = tuple(part.name for part in PARTS)
 TAIL, SHOWN = 400, 4000  # characters at the end of a part's output: on the page if it died, on the terminal
 
 
@@ -93,7 +92,7 @@ def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome
         return Outcome(ended="Not begun: the time of all parts was used up.")
     log = folder / f"{part.name}.jsonl"
     if part.name == "data" and (folder / DONE).exists():
-        return Outcome(*record.read(log))
+        return Outcome(*read(log))
     log.unlink(missing_ok=True)
     print(f"{part.name}: {part.title}, up to {seconds:.0f} s", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "benchmarks.gpu", part.name, "--data", str(folder), "--log", str(log)]
@@ -102,7 +101,7 @@ def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome
         ended = waited([*command, "--seconds", f"{0.9 * seconds:.1f}", *options], text, seconds)
         text.seek(0)
         said = text.read()
-    figures, lacks = record.read(log)
+    figures, lacks = read(log)
     if ended or lacks:
         print(said[-SHOWN:], file=sys.stderr, flush=True)
     if ended and not lacks:

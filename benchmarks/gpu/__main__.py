@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.job import Job, reason
-from benchmarks.gpu.parts import NAMES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=NAMES)
+    parser.add_argument("part")
     parser.add_argument("--data", type=Path, required=True, help="folder of what the parts work on")
     parser.add_argument("--log", type=Path, required=True, help="file that figures are added to")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))

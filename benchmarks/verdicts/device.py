@@ -21,6 +21,8 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 SLOTS: Final = 8192  # launches whose end is still known: more than any queue holds
 LAUNCHED, COMPLETED, WAITERS, CLOSING, HOST, READY = range(6)  # words of the header
 _HEADER: Final = 512
@@ -119,7 +121,7 @@ def run(folder: Path, period_us: int) -> None:
     timeline = Timeline(Ring(folder / "ring.bin", period_us), period_us)
     words, end, done = shared.words, 0, 0
     words[READY] = 1
-    while _host_lives(words[HOST]):
+    while psutil.pid_exists(words[HOST]):
         now = time.monotonic_ns()
         if words[LAUNCHED] == done:
             timeline.publish(now)  # a launch that comes now begins later
@@ -143,14 +145,6 @@ def run(folder: Path, period_us: int) -> None:
     with (folder / "busy.part").open("wb") as file:
         timeline.busy.tofile(file)
     (folder / "busy.part").rename(folder / "busy.bin")
-
-
-def _host_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def main() -> None:
