@@ -11,20 +11,25 @@ batch of a shuffled epoch, and all labels.
 
 import gc
 import itertools
+import shutil
 import statistics
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import measure
-from benchmarks.parts import large_sets
+from benchmarks.parts.large_sets import BATCH, IMAGE_BYTES, SyntheticSet
 
 CONTAINERS = {"LMDB": ".lmdb", "tar": ".tar", "TFRecord": ".tfrecord"}
 COUNTS = (1_000, 100_000, 10_000_000)
 LARGE = (100_000_000, 1_000_000_000)
-READER, DATASET = "open_reader, one record", "FastDataset, one sample"
+READER, DATASET, FIRST, TARGETS = "open_reader, one record", "FastDataset, one sample", "first batch", "targets"
+LARGE_ROUNDS = 3
 in_process = partial(measure.in_process, "benchmarks.parts.scale")
 HEADER = ("", "records", "ms: median (least – most)", "times", "MiB: median (least – most)", "times", "KiB more")
 
@@ -41,7 +46,7 @@ def scale(bench: measure.Bench) -> None:
         for kind, suffix in CONTAINERS.items():
             rows = rows_of([folder / f"{count}{suffix}" for count in counts], bench.rounds(11), whole)
             sections.append(f"## {kind}\n\n{measure.table(HEADER, rows)}\n")
-        large = large_sets.section(folder, LARGE[: bench.size(2, 0)] or (1_000_000,))
+        large = large_sets(folder, LARGE[: bench.size(2, 0)] or (1_000_000,))
     bench.publish(
         f"""# Opening and first sample of {" / ".join(f"{count:,}" for count in counts)} tiny records
 
@@ -59,7 +64,7 @@ def rows_of(paths: list[Path], rounds: int, whole: measure.Figures) -> list[list
     memory: dict[tuple[str, Path], list[list[float]]] = defaultdict(list)
 
     def run(way: str, path: Path) -> float:
-        milliseconds, *sizes = in_process("take_record" if way == READER else "take_sample", path)
+        milliseconds, *sizes = in_process(way, path)
         memory[way, path].append(sizes)
         return milliseconds
 
@@ -81,6 +86,39 @@ def rows_of(paths: list[Path], rounds: int, whole: measure.Figures) -> list[list
     return rows
 
 
+def large_sets(folder: Path, counts: Sequence[int]) -> str:
+    """The section on sets of which only the index is real."""
+    facts, rows = [], []
+    for count in counts:
+        made = SyntheticSet(Path(tempfile.mkdtemp(dir=folder)), count)
+        in_process("write", made.path.with_name("1.tar"))
+        manifest = made.path.with_name(f"{made.path.name}.manifest").stat().st_size
+        facts.append(
+            f"- {count:,} images: {len(made.manifest.shards):,} shards of 1 GB, a manifest of {manifest / 1e6:.1f} MB, "
+            f"an index of {made.index_bytes / 1e9:.2f} GB ({made.index_bytes / count:.1f} bytes a record); "
+            f"made in {made.seconds:.0f} s, {made.disk / 1e9:.1f} GB on the disk"
+        )
+        for way in (READER, FIRST, TARGETS):
+            taken = [in_process(way, made.path) for _ in range(LARGE_ROUNDS)]
+            seconds, memory = [each[0] / 1e3 for each in taken], [each[2] / 1024 for each in taken]
+            rows.append([way, f"{count:,}", measure.spread(seconds, 2), measure.spread(memory)])
+        shutil.rmtree(made.path.parent)
+    table = measure.table(("", "images", "s: median (least – most)", "MiB more: median (least – most)"), rows)
+    return f"""
+## Large sets
+
+{table}
+
+Sets with the field jpg, {IMAGE_BYTES:,} bytes of a shard for each image, in {LARGE_ROUNDS} fresh processes
+each that have imported everything. Shards are sparse files; the sampled images are one JPEG of 500 x 375 pixels in each
+shard. A first batch is {BATCH} images of 224 x 224 pixels of a shuffled epoch, from `FastLoader(…)` on, with the
+dataset open; the loader reads further batches ahead. `targets` is `FastDataset.labels()`, which reads the columns of
+labels alone.
+
+{chr(10).join(facts)}
+"""
+
+
 def write(path: Path) -> None:
     """Write as many records as the file's name says."""
     from iofast import open_writer
@@ -90,29 +128,46 @@ def write(path: Path) -> None:
             writer.write({"txt": b"record %d" % number})
 
 
-def take_record(path: Path) -> object:
+def one_record(path: Path) -> object:
     from iofast import open_reader
 
     reader = open_reader(path)
     return reader, reader.record(len(reader) // 2)
 
 
-def take_sample(path: Path) -> object:
+def one_sample(path: Path) -> object:
     from iofast import FastDataset
 
     dataset = FastDataset(path, fields=["txt"])
     return dataset, dataset[len(dataset) // 2]
 
 
+def first_batch(make: Callable[[], Any]) -> object:
+    loader = make()
+    batch = next(iter(loader))
+    if loader.failures:
+        raise SystemExit(f"the synthetic set is wrong: {loader.failures[0]}")
+    return batch
+
+
 def main(what: str, path: Path) -> None:
-    """In a fresh process: print milliseconds of opening and sample, MiB of the process, KiB of growth."""
+    """In a fresh process: print milliseconds of a way, MiB of the process, and KiB of growth."""
+    kept: list[object] = []
     if what == "write":
         write(path)
         return
-    take = take_record if what == "take_record" else take_sample
-    kept: list[object] = [take(path.with_name(f"1{path.suffix}"))]  # imports; code that runs once
+    if what in (READER, DATASET):
+        take = partial(one_record if what == READER else one_sample, path)
+        kept.append(take.func(path.with_name(f"1{path.suffix}")))  # imports; code that runs once
+    else:
+        from iofast import FastDataset, FastLoader
+        from iofast import transforms as T
+
+        dataset, crop = FastDataset(path), [T.RandomResizedCrop(224)]
+        loader = partial(FastLoader, dataset, BATCH, shuffle=True, num_workers=2, transform=crop)
+        take = partial(first_batch, loader) if what == FIRST else partial(dataset.labels)
     gc.collect()
-    seconds, grown = measure.grown(lambda: kept.append(take(path)))
+    seconds, grown = measure.grown(lambda: kept.append(take()))
     print(1e3 * seconds, measure.pss() / 1024, grown)
 
 

@@ -104,9 +104,10 @@ def _plain(run: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, rounds=3)
+    parser = measure.parser(__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only iofast and rivals with these words")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="all contenders run once in each (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="threads or processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"epochs of {QUICK} images and one round")
     given = parser.parse_args()

@@ -21,7 +21,7 @@ _HEADER = """\
 def run(*names: str, seconds: int = SECONDS, sanitized: bool = True) -> list[str]:
     """Run these drivers, two at once. Returns a table. Raises `Failed` if a step fails."""
     with tempfile.TemporaryDirectory() as folder:
-        program = [Path(__file__).with_name("__main__.py"), str(seconds), folder, *names]
+        program = [Path(__file__).with_name("run.py"), str(seconds), folder, *names]
         python = [ROOT / "tools" / "sanitize.sh", sys.executable, "--"] if sanitized else [sys.executable, "-P"]
         environment = os.environ | ({} if sanitized else {"PYTHONPATH": str(ROOT)})
         ended = subprocess.run([*python, *program], cwd=ROOT, env=environment)
