@@ -82,6 +82,12 @@ def shard(folder: Path) -> Path:
     return path
 
 
+def decoded(file: Path | io.BytesIO) -> torch.Tensor:
+    """A small image, by Pillow."""
+    with Image.open(file) as image:
+        return torch.from_numpy(np.array(image.convert("RGB").resize((64, 64))))
+
+
 class Samples(Dataset[tuple[torch.Tensor, int]]):
     """Small images; subclasses add a cost, in `spend` or in making them."""
 
@@ -115,9 +121,7 @@ class Decoding(Samples):
         self.paths = pictures(folder / "pictures")
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        with Image.open(self.paths[index * 7 % PICTURES]) as image:
-            small = image.convert("RGB").resize((64, 64))
-        return torch.from_numpy(np.array(small)), index % 10
+        return decoded(self.paths[index * 7 % PICTURES]), index % 10
 
 
 class Packed(Samples):
