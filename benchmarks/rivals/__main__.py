@@ -100,7 +100,7 @@ def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, w
 
 def _plain(run: float) -> dict[str, Any]:
     assert isinstance(run, Measured)
-    return {"rate": float(run), "cpu_s": run.cpu_s, "read": run.read, **run.looks}
+    return {"rate": float(run), "cpu_s": run.cpu_s, "read": run.read, **run.said}
 
 
 def main() -> None:
