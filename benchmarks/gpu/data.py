@@ -25,11 +25,11 @@ A_CORE = 128  # for each core, so that there is time to make and pack them
 SMALL = 10_000  # different ones; the part that works on them takes each five times, as CIFAR has 50,000
 
 
-def run(job: Job, photos: Path | None = None) -> None:
+def run(job: Job) -> None:
     """Make all of it in `job.data`."""
     originals, packed = job.data / "originals", job.data / "packed.lmdb"
     job.attempt("small.lmdb", partial(small, job.data / "small.lmdb", 256 if job.quick else SMALL))
-    job.attempt("originals", partial(taken, job, originals, photos))
+    job.attempt("originals", partial(taken, job, originals))
     for name, options in (("packed.lmdb", ()), ("rgb.lmdb", ("--format", "rgb"))):
         if not (job.data / name).exists():  # else it is whole: of an earlier run that was stopped
             job.attempt(name, partial(pack, originals, job.data / name, 256, *options))
@@ -40,13 +40,12 @@ def run(job: Job, photos: Path | None = None) -> None:
         (job.data / DONE).touch()
 
 
-def taken(job: Job, folder: Path, photos: Path | None) -> None:
+def taken(job: Job, folder: Path) -> None:
     """Links to evenly chosen photographs of those that are given, or to sample images."""
     count = FEW if job.quick else min(PHOTOGRAPHS, A_CORE * job.cores)
-    if photos is None:
+    if job.photos is None:
         sample_photographs.make(job.data / "samples", -(-count // len(SCENES)), val=0, quiet=True)
-        photos = job.data / "samples" / "train"
-    files = files_in(photos)
+    files = files_in(job.photos or job.data / "samples" / "train")
     chosen = sorted({round(at) for at in np.linspace(0, len(files) - 1, count)})
     for number in chosen:
         target = place(folder, files[number], f"{number:07d}")

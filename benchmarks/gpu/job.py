@@ -1,9 +1,14 @@
 """The surroundings of a part: its data, its device, its time, and its log.
 
+    python -m benchmarks.gpu.job PART --data FOLDER --log FILE
+
 Figures and what could not be measured are written line by line, so that an interrupted part loses nothing.
 """
 
+import argparse
+import importlib
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -97,13 +102,14 @@ def read(path: Path) -> tuple[tuple[Figure, ...], tuple[Lack, ...]]:
 
 @dataclass(frozen=True)
 class Job:
-    """`data` has the files of data.py; figures go to `log`. `quick`: a trial, whose figures mean nothing."""
+    """`data` has the files of data.py, made of `photos`; figures go to `log`. `quick`: a trial: they mean nothing."""
 
     data: Path
     log: Path
     device: torch.device
     seconds: float
     quick: bool = False
+    photos: Path | None = None
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -183,3 +189,28 @@ def one_line(text: str) -> str:
     """The first line that is not empty, without characters that break a table."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else "")[:ONE_LINE].replace("|", "/")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="One part of bench_gpu.py, in this process.")
+    parser.add_argument("part")
+    parser.add_argument("--data", type=Path, required=True, help="folder of what the parts work on")
+    parser.add_argument("--log", type=Path, required=True, help="file that figures are added to")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
+    parser.add_argument("--seconds", type=float, default=60.0, help="what it may take")
+    parser.add_argument("--photos", type=Path, help="photographs, for the part `data`")
+    parser.add_argument("--quick", action="store_true")
+    asked = vars(parser.parse_args())
+    part = asked.pop("part")
+    job = Job(**asked)
+    try:
+        importlib.import_module(f"benchmarks.gpu.{part}").run(job)
+    except Exception as error:
+        traceback.print_exc()
+        job.lacks(f"{part}, from some point on", reason(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

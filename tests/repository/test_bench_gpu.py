@@ -23,8 +23,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The data of the parts, from a few given photographs."""
     folder = tmp_path_factory.mktemp("gpu")
     write_folder(folder / "photos", [jpeg(photo(300 + number, 260, number)) for number in range(40)])
-    job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True)
-    data.run(job, folder / "photos")
+    job = Job(folder, folder / "data.jsonl", CPU, 60, quick=True, photos=folder / "photos")
+    data.run(job)
     return job
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 PARSERS = {
     "manifest": "own.Manifests",
     "index": "own.Indexes",
-    "pages": "pages.Pages",
+    "pages": "lmdbs.Pages",
     "tar": "tars.Tars",
     "tfrecord": "tfrecords.Tfrecords",
     "lmdb": "lmdbs.Lmdbs",

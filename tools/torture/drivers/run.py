@@ -20,11 +20,15 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # last: a sanitized build is in $PYTHONPATH
 
+from tools.torture import ROOT, Failed
 from tools.torture.drivers import Driver, kind
 
 HANGS = 60  # seconds after which a step counts as a hang
 AT_ONCE = 2
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # files cost no disk writes
+HEADER = """\
+| driver | steps | minutes | how they ended | slowest step | memory |
+|---|---|---|---|---|---|"""
 TRACED = 4  # one step of four has its memory traced, which makes it three times as slow
 
 
@@ -69,6 +73,29 @@ def _wait_for_threads(most: int) -> None:
     until = time.monotonic() + 1
     while _threads() > most and time.monotonic() < until:
         time.sleep(0.001)
+
+
+def campaign(*names: str, seconds: int = 600, sanitized: bool = True) -> list[str]:
+    """Run these drivers, two at once, on a build with sanitizers. Returns a table. Raises `Failed` if a step fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = [Path(__file__), str(seconds), folder, *names]
+        python = [ROOT / "tools" / "sanitize.sh", sys.executable, "--"] if sanitized else [sys.executable, "-P"]
+        environment = os.environ | ({} if sanitized else {"PYTHONPATH": str(ROOT)})
+        ended = subprocess.run([*python, *program], cwd=ROOT, env=environment)
+        if ended.returncode:
+            raise Failed(f"exit status {ended.returncode}; the output above names driver, seed and step")
+        return [HEADER, *(row(name, json.loads(Path(folder, name).read_text())) for name in names)]
+
+
+def row(name: str, counted: dict[str, int]) -> str:
+    """A row of the table."""
+    counts = Counter(counted)
+    steps, seconds = counts.pop("steps"), counts.pop("seconds")
+    ends = ", ".join(
+        f"{word} {number:,}" for word, number in sorted(counts.items()) if word not in ("slowest ms", "most MiB")
+    )
+    memory = "–" if kind(name).MEMORY is None else f"{counts['most MiB']} MiB"
+    return f"| {name} | {steps:,} | {seconds / 60:.1f} | {ends} | {counts['slowest ms'] / 1000:.1f} s | {memory} |"
 
 
 def main(words: list[str]) -> int:
