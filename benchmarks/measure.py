@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from tqdm import tqdm
 
 from benchmarks import photographs
@@ -137,19 +138,8 @@ def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int, repeats:
 
 def _clocked(run: Callable[[], float]) -> tuple[float, float]:
     """(share of the processors' time that other machines took during the run, the run's figure)."""
-    stolen, total = _jiffies()
-    figure = run()
-    stolen_after, total_after = _jiffies()
-    return (stolen_after - stolen) / max(1, total_after - total), figure
-
-
-def _jiffies() -> tuple[int, int]:
-    """Stolen and total time of all processors since boot, in ticks; (0, 0) if the system does not count them."""
-    try:
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    except OSError:
-        return 0, 0
-    return fields[7], sum(fields)
+    before, figure, after = psutil.cpu_times(), run(), psutil.cpu_times()
+    return (after.steal - before.steal) / max(1e-9, sum(after[:8]) - sum(before[:8])), figure
 
 
 def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float:
@@ -159,8 +149,7 @@ def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float
 
 def pss() -> int:
     """KiB of this process, pages that it shares with others counted in part."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return int(psutil.Process().memory_full_info().pss) >> 10
 
 
 def grown(take: Callable[[], object]) -> tuple[float, int]:

@@ -21,8 +21,7 @@ from typing import Any
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
-from benchmarks.rivals.cases import CASES, Case
-from benchmarks.rivals.contenders import CONTENDERS, OWN, Contender
+from benchmarks.rivals.contenders import CASES, CONTENDERS, OWN, Case, Contender
 from benchmarks.rivals.page import page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, pack

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from benchmarks.verdicts import judge, truth
 from benchmarks.verdicts.program import UNAVAILABLE
@@ -133,12 +134,10 @@ class Place:
 
 def _busy_s() -> float:
     """Seconds that all processors together have worked since boot, stolen time included."""
-    ticks = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
-    user, nice, system, _, _, hard, soft, stolen = map(int, ticks)
-    return (user + nice + system + hard + soft + stolen) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - times.iowait)
 
 
 def _ours_s() -> float:
     """Seconds of this process and of its ended children. The device, which uses 1 %, is not among them."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(used.ru_utime + used.ru_stime for used in both)
+    return float(sum(psutil.Process().cpu_times()[:4]))

@@ -7,8 +7,7 @@ from places import ROOT
 
 from benchmarks import measure
 from benchmarks.rivals import page
-from benchmarks.rivals.cases import CASES
-from benchmarks.rivals.contenders import CONTENDERS, ENVIRONMENTS, OWN, PEERS
+from benchmarks.rivals.contenders import CASES, CONTENDERS, ENVIRONMENTS, OWN, PEERS
 
 
 def test_contenders_are_complete() -> None:
