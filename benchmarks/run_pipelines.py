@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageFilter, ImageOps
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 operators = torch.library.Library("torchvision", "FRAGMENT")  # beside a torch for the CPU they are missing
@@ -248,17 +249,6 @@ def loader_of(name, folder):
                       drop_last=True, collate_fn=collate)
 
 
-def leaves(batch):
-    if isinstance(batch, torch.Tensor):
-        yield batch.contiguous().numpy().tobytes()
-    elif isinstance(batch, dict):
-        for key in sorted(batch):
-            yield from leaves(batch[key])
-    else:
-        for each in batch:
-            yield from leaves(each)
-
-
 def measured(name, folder, epochs):
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
     loader = loader_of(name, folder)
@@ -269,8 +259,8 @@ def measured(name, folder, epochs):
             begun = time.perf_counter()
         for batch in loader:
             if epoch == 0:
-                for each in leaves(batch):
-                    digest.update(each)
+                for each in tree_leaves(batch):
+                    digest.update(each.contiguous().numpy().tobytes())
             else:
                 count += loader.batch_size
     return digest.hexdigest(), count / (time.perf_counter() - begun)

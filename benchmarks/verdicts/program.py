@@ -53,8 +53,7 @@ class Waits:
         since = time.monotonic_ns()
         batches = iter(self.loader)
         self.next.append((since, time.monotonic_ns()))
-        first = True
-        while True:
+        for number in range(sys.maxsize):
             since = time.monotonic_ns()
             try:
                 batch = next(batches)
@@ -62,9 +61,8 @@ class Waits:
                 return
             finally:
                 self.next.append((since, time.monotonic_ns()))
-            if first:
+            if number == 0:
                 self.starts.append((begin, time.monotonic_ns()))
-                first = False
             yield batch
 
 
@@ -290,12 +288,7 @@ class Training:
             self.device.close()
             while not (self.folder / "busy.bin").exists():
                 time.sleep(0.01)
-        marks = {
-            "next": waits.next,
-            "starts": waits.starts,
-            "training": self.trained,
-            "device": self.device is not None,
-        }
+        marks = {"next": waits.next, "starts": waits.starts, "training": self.trained, "device": self.program.device}
         (self.folder / "timeline.part").write_text(json.dumps(marks))
         (self.folder / "timeline.part").rename(self.folder / "timeline.json")
 

@@ -13,7 +13,6 @@ from iofast.monitor.findings import Bound, Cause
 INPUT, COMPUTE, SYNC, LAUNCH = (Bound.INPUT,), (Bound.COMPUTE,), (Bound.SYNC,), (Bound.LAUNCH,)
 UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # training waits for something else than a batch; no training
 STALLED = (Bound.STALLED,)
-ANY: Final = tuple(Cause)
 SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a second; newer ones fifty times
 
 
@@ -167,14 +166,14 @@ def _changing(stalls: tuple[float, ...], costs: tuple[float, ...], batches: tupl
     first, second, third = stalls
     others = [
         replace(DECODING, name="decode-1w-spawn", start="spawn", stall=first, compute=1 - first, batch=batches[1]),
-        replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), compute=1 - second, extra="one-core"),
-        replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, compute=1 - third, batch=batches[2]),
+        replace(DECODING, name="decode-1w-one-core", compute=1 - second, extra="one-core"),
+        replace(DECODING, name="decode-2w", workers=2, compute=1 - third, batch=batches[2]),
         replace(shards[0], name="webdataset-2w-0", workers=2, compute=1 - second),
         replace(shards[1], name="webdataset-2w-1", workers=2, compute=1 - third),
         replace(_input("store-2w", first, "store", Cause.STORAGE), workers=2, cost_s=2 * costs[0]),
         replace(_input("store-1w", second, "store", Cause.STORAGE), cost_s=costs[1]),
-        replace(DECODING, name="cpu-decode-1w", device=False, causes=ANY, compute=0.0, step_s=costs[0] / 2),
-        replace(DECODING, name="cpu-decode-2w", device=False, causes=ANY, compute=0.0, step_s=costs[1] / 2, workers=2),
+        replace(DECODING, name="cpu-decode-1w", device=False, compute=0.0, step_s=costs[0] / 2),
+        replace(DECODING, name="cpu-decode-2w", device=False, compute=0.0, step_s=costs[1] / 2, workers=2),
     ]
     return (*sleeping, *decoding, *inline, *shards, *others)
 

@@ -210,11 +210,6 @@ class PinnedBatch:
         return self
 
 
-def slow_start(seconds: float, _worker: int) -> None:
-    """The start of a worker: it opens an index, imports, connects."""
-    time.sleep(seconds)
-
-
 KINDS: Final = {
     "nothing": Samples,
     "start": Samples,
