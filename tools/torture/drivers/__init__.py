@@ -17,7 +17,7 @@ PARSERS = {
     "tar": "tars.Tars",
     "tfrecord": "tfrecords.Tfrecords",
     "lmdb": "lmdbs.Lmdbs",
-    "arrow": "arrow_files.Arrow",
+    "arrow": "tables.Arrow",
     "cache": "caches.Caches",
     "table": "tables.Tables",
     "annotations": "annotations.Annotations",

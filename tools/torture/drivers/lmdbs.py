@@ -10,7 +10,8 @@ import foreign_lmdbs
 from iofast import open_reader
 from iofast.errors import IofastError
 from iofast.foreign.lmdb import ForeignLmdbReader
-from tools.torture.drivers import Driver, damage, seeds
+from tools.torture.drivers import Driver, damage
+from tools.torture.drivers.own import sound, tall
 from tools.torture.drivers.reading import WholeRead, install, look_at
 
 PAGE = 4096
@@ -23,7 +24,7 @@ class Pages(Driver):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.seeds = [*seeds.tall(folder / "tall"), *(s for s in seeds.sound() if s.name.endswith("db"))]
+        self.seeds = [*tall(folder / "tall"), *(s for s in sound() if s.name.endswith("db"))]
 
     def step(self, chance: random.Random) -> str:
         seed = chance.choice(self.seeds)
