@@ -32,13 +32,12 @@ from pathlib import Path
 import torch
 
 from benchmarks import measure
-from benchmarks.gpu import record
-from benchmarks.gpu.page import device_name, page, slug
-from benchmarks.gpu.parts import DONE, NAMES, PARTS, Part
-from benchmarks.gpu.record import Lack, Outcome
+from benchmarks.gpu.job import DONE, Lack, Outcome, read
+from benchmarks.gpu.page import PARTS, Part, device_name, page, slug
 from iofast import kernel
 
 SECONDS = 470.0  # of all parts together
+NAMES = tuple(part.name for part in PARTS)
 TAIL, SHOWN = 400, 4000  # characters at the end of a part's output: on the page if it died, on the terminal
 
 
@@ -58,7 +57,7 @@ def main() -> int:
     folder = Path(tempfile.gettempdir()) if trial else measure.RESULTS
     output = asked.output or folder / f"{slug(device_name(asked.device))}.md"
     options = ["--device", str(asked.device), *(["--quick"] if asked.quick else [])]
-    photos = ["--photos", str(asked.photos.resolve())] if asked.photos else []
+    options += ["--photos", str(asked.photos.resolve())] if asked.photos else []
     outcomes: dict[str, Outcome] = {}
     if kernel.backend != "native":  # first on the page: the figures depend on it
         why = "it could not be built or loaded here, and most parts need it"
@@ -71,8 +70,7 @@ def main() -> int:
     with kept or tempfile.TemporaryDirectory(prefix="iofast-gpu-") as place:
         for part in (part for part in PARTS if part.name in wanted):
             seconds = min(part.time(quick=asked.quick), deadline - time.monotonic())
-            said = options + photos if part.name == "data" else options
-            outcomes[part.name] = run(part, Path(place), seconds, said)
+            outcomes[part.name] = run(part, Path(place), seconds, options)
             with contextlib.redirect_stdout(io.StringIO()):  # the page so far; at the end it is printed
                 measure.write("", page(outcomes, asked.device, command, quick=asked.quick), output)
     print(output.read_text())
@@ -93,16 +91,16 @@ def run(part: Part, folder: Path, seconds: float, options: list[str]) -> Outcome
         return Outcome(ended="Not begun: the time of all parts was used up.")
     log = folder / f"{part.name}.jsonl"
     if part.name == "data" and (folder / DONE).exists():
-        return Outcome(*record.read(log))
+        return Outcome(*read(log))
     log.unlink(missing_ok=True)
     print(f"{part.name}: {part.title}, up to {seconds:.0f} s", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "benchmarks.gpu", part.name, "--data", str(folder), "--log", str(log)]
+    command = [sys.executable, "-m", "benchmarks.gpu.job", part.name, "--data", str(folder), "--log", str(log)]
     begun = time.monotonic()
     with (folder / f"{part.name}.txt").open("w+") as text:
         ended = waited([*command, "--seconds", f"{0.9 * seconds:.1f}", *options], text, seconds)
         text.seek(0)
         said = text.read()
-    figures, lacks = record.read(log)
+    figures, lacks = read(log)
     if ended or lacks:
         print(said[-SHOWN:], file=sys.stderr, flush=True)
     if ended and not lacks:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import psutil
 from tqdm import tqdm
 
 from benchmarks import photographs
@@ -23,32 +23,17 @@ from tools import machine
 RESULTS = Path(__file__).parent / "results"
 QUIET = 0.02  # of the time: a quiet virtual machine loses as much
 REPEATS = 3
-_HELP = {
-    "outside": "without iofast.watch inside the programs: half of the time",
-    "repeats": "times that a run is repeated while other programs use over a tenth of the processors",
-    "resume": "keep the runs that are there, and judge them again",
-    "rounds": "rounds, in each of which all contenders run once",
-    "seconds": "seconds of each run",
-}
 # An installed program has its bytecode beside it. With this variable each process that a benchmark starts would compile
 # the checkout anew: 0.2 s of processor time for each of packing's three.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-def parser(doc: str | None, *, photos: bool = True, **defaults: Any) -> argparse.ArgumentParser:
-    """A command line with --output, --photos if it works on photographs, and an option per default.
-
-    The type of an option follows from its default; False is a flag.
-    """
+def parser(doc: str | None, *, photos: bool = True) -> argparse.ArgumentParser:
+    """A command line with --output, and --photos if it works on photographs."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if photos:
         made.add_argument("--photos", type=Path, help="class folders of photographs (default: sample images)")
     made.add_argument("--output", type=Path, help="the page to write instead of the one in benchmarks/results")
-    for name, default in defaults.items():
-        if default is False:
-            made.add_argument(f"--{name}", action="store_true", help=_HELP[name])
-        else:
-            made.add_argument(f"--{name}", type=type(default), default=default, help=f"{_HELP[name]} ({default})")
     return made
 
 
@@ -94,7 +79,7 @@ def run(doc: str | None, parts: Mapping[str, Callable[[Bench], None]]) -> None:
     """The command line of a benchmark that has these parts: all of them, or those that --part names."""
     made = parser(doc)
     made.add_argument("--part", nargs="+", choices=parts, default=list(parts), help="default: all")
-    made.add_argument("--rounds", type=int, help=f"{_HELP['rounds']} (default: as many as the part needs)")
+    made.add_argument("--rounds", type=int, help="all contenders run once in each (default: as many as the part needs)")
     made.add_argument("--quick", action="store_true", help="a trial of the program: small, its figures mean nothing")
     made.add_argument("--work", type=Path, help="where everything is made, and removed (default: a temporary folder)")
     given = made.parse_args()
@@ -153,19 +138,8 @@ def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int, repeats:
 
 def _clocked(run: Callable[[], float]) -> tuple[float, float]:
     """(share of the processors' time that other machines took during the run, the run's figure)."""
-    stolen, total = _jiffies()
-    figure = run()
-    stolen_after, total_after = _jiffies()
-    return (stolen_after - stolen) / max(1, total_after - total), figure
-
-
-def _jiffies() -> tuple[int, int]:
-    """Stolen and total time of all processors since boot, in ticks; (0, 0) if the system does not count them."""
-    try:
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    except OSError:
-        return 0, 0
-    return fields[7], sum(fields)
+    before, figure, after = psutil.cpu_times(), run(), psutil.cpu_times()
+    return (after.steal - before.steal) / max(1e-9, sum(after[:8]) - sum(before[:8])), figure
 
 
 def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float:
@@ -175,8 +149,7 @@ def ratio(figures: Mapping[str, Sequence[float]], one: str, other: str) -> float
 
 def pss() -> int:
     """KiB of this process, pages that it shares with others counted in part."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return int(psutil.Process().memory_full_info().pss) >> 10
 
 
 def grown(take: Callable[[], object]) -> tuple[float, int]:

@@ -9,7 +9,6 @@ are named after the scripts that have them: torchvision's references with their 
 models, timm's train.py, "evaluation" of the one before, Pillow "by hand".
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageFilter, ImageOps
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 operators = torch.library.Library("torchvision", "FRAGMENT")  # beside a torch for the CPU they are missing
@@ -249,17 +249,6 @@ def loader_of(name, folder):
                       drop_last=True, collate_fn=collate)
 
 
-def leaves(batch):
-    if isinstance(batch, torch.Tensor):
-        yield batch.contiguous().numpy().tobytes()
-    elif isinstance(batch, dict):
-        for key in sorted(batch):
-            yield from leaves(batch[key])
-    else:
-        for each in batch:
-            yield from leaves(each)
-
-
 def measured(name, folder, epochs):
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
     loader = loader_of(name, folder)
@@ -270,8 +259,8 @@ def measured(name, folder, epochs):
             begun = time.perf_counter()
         for batch in loader:
             if epoch == 0:
-                for each in leaves(batch):
-                    digest.update(each)
+                for each in tree_leaves(batch):
+                    digest.update(each.contiguous().numpy().tobytes())
             else:
                 count += loader.batch_size
     return digest.hexdigest(), count / (time.perf_counter() - begun)
@@ -289,14 +278,6 @@ if __name__ == "__main__":
 """
 
 
-def ask(process: subprocess.Popen[str], name: str) -> tuple[str, float]:
-    """Digest of the first epoch and images a second of the others."""
-    digest, rate = said(process, name).split(" ", 1)
-    if digest == "error":
-        raise RuntimeError(f"{name}: {rate}")
-    return digest, float(rate)
-
-
 def said(process: subprocess.Popen[str], line: str = "") -> str:
     """What a process prints next, after a line of input if there is one."""
     if line:
@@ -306,7 +287,7 @@ def said(process: subprocess.Popen[str], line: str = "") -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.parser(__doc__, photos=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", action="append", metavar="NAME", help="pipelines whose names begin like this")
     parser.add_argument("--epochs", type=int, default=3)
@@ -322,10 +303,12 @@ def main() -> None:
     for name in names:
         if args.only and not name.startswith(tuple(args.only)):
             continue
-        one, other = ask(plain, name), ask(ours, name)
-        times.append(other[1] / one[1])
-        equal = "equal" if one[0] == other[0] else "DIFFERENT"
-        rows.append((name, f"{one[1]:,.0f}", f"{other[1]:,.0f}", f"{times[-1]:.2f}", equal))
+        (one, before), (other, after) = (said(process, name).split(" ", 1) for process in (plain, ours))
+        if "error" in (one, other):
+            raise RuntimeError(f"{name}: {before}, {after}")
+        times.append(float(after) / float(before))
+        equal = "equal" if one == other else "DIFFERENT"
+        rows.append((name, f"{float(before):,.0f}", f"{float(after):,.0f}", f"{times[-1]:.2f}", equal))
         print(*rows[-1], flush=True)
     twice = sum(each >= 2 for each in times)
     equal = "all equal" if all(row[-1] == "equal" for row in rows) else "DIFFERENT"
@@ -341,7 +324,7 @@ epochs, labels, order and the state of the generators behind them: {equal}, with
 {measure.table(header, rows)}
 """
     if not args.only:
-        measure.write("run-pipelines", page, None)
+        measure.write("run-pipelines", page, args.output)
 
 
 if __name__ == "__main__":

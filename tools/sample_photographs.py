@@ -10,10 +10,9 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -26,33 +25,14 @@ from tools.scenes import SCENES, Camera, Surfaces, photograph
 SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (640, 480), (333, 500), (768, 576))  # width, height
 
 
-@dataclass(frozen=True)
-class Shot:
-    """One image to make."""
-
-    target: Path
-    name: str  # the class
-    seed: tuple[int, int]  # of the whole set, and this image's number
-
-
-def shots(root: Path, per_class: int, val: int, seed: int) -> list[Shot]:
-    """All images in order: `per_class` images to train on and `val` to evaluate with, per class."""
-    counts = {"train": per_class, "val": val}
-    images = [(split, name, i) for split, count in counts.items() for name in sorted(SCENES) for i in range(count)]
-    return [
-        Shot(root / split / name / f"{name}_{i:04d}.jpg", name, (seed, number))
-        for number, (split, name, i) in enumerate(images)
-    ]
-
-
-def take(shot: Shot) -> Path:
-    """Make one image and write it."""
-    rng = np.random.default_rng(shot.seed)
+def take(seed: int, number: int, target: Path) -> Path:
+    """Make the image `number` of a set, of the class that its folder names, and write it."""
+    rng = np.random.default_rng((seed, number))
     width, height = SIZES[rng.integers(len(SIZES))]
-    pixels = photograph(shot.name, Camera(rng, _surfaces(shot.seed[0]), height, width))
-    shot.target.parent.mkdir(parents=True, exist_ok=True)
-    shot.target.write_bytes(jpeg(rng, pixels))
-    return shot.target
+    pixels = photograph(target.parent.name, Camera(rng, _surfaces(seed), height, width))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(jpeg(rng, pixels))
+    return target
 
 
 def jpeg(rng: np.random.Generator, pixels: NDArray[np.uint8]) -> bytes:
@@ -79,18 +59,18 @@ def _surfaces(seed: int) -> Surfaces:
 
 
 def make(root: Path, per_class: int = 150, val: int = 30, seed: int = 0, *, quiet: bool = False) -> list[Path]:
-    """Make the images, on all cores, with a progress bar. Returns their paths."""
-    wanted = shots(root, per_class, val, seed)
-    return list(tqdm(_results(wanted), total=len(wanted), desc="sample images", unit="img", disable=quiet))
-
-
-def _results(wanted: list[Shot]) -> Iterator[Path]:
-    workers = len(os.sched_getaffinity(0))
-    if len(wanted) < 50 or workers == 1:  # a process and its surfaces cost as much as 50 images
-        yield from map(take, wanted)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(take, wanted, chunksize=16)
+    """Make `per_class` images to train on and `val` to evaluate with, per class, on all cores. Returns their paths."""
+    targets = [
+        root / split / name / f"{name}_{number:04d}.jpg"
+        for split, images in (("train", per_class), ("val", val))
+        for name in sorted(SCENES)
+        for number in range(images)
+    ]
+    work, numbers, workers = partial(take, seed), range(len(targets)), len(os.sched_getaffinity(0))
+    few = len(targets) < 50  # a process and its surfaces cost as much
+    with nullcontext() if few or workers == 1 else ProcessPoolExecutor(workers) as pool:
+        made = map(work, numbers, targets) if pool is None else pool.map(work, numbers, targets, chunksize=16)
+        return list(tqdm(made, total=len(targets), desc="sample images", unit="img", disable=quiet))
 
 
 def main() -> int:

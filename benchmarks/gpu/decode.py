@@ -13,13 +13,14 @@ import torch
 
 from benchmarks.gpu.clock import on_wall, rate
 from benchmarks.gpu.job import Job
+from benchmarks.measure import in_turn
 from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 
 IMAGES = 3_000_000  # of an epoch: more than a round takes
 ORIGINALS = 400_000
 WAYS = ("cpu", "gpu")  # each may have all cores
-ROUNDS, SECONDS = 3, 1.2
+ROUNDS, SECONDS = 2, 1.2
 HOST_SECONDS = 3.0
 FEW = 2  # host cores
 BATCHES = (256, 1024)
@@ -114,23 +115,21 @@ def by_way(job: Job, source: str) -> Rates:
     """Images a second of each way that works; they run in turn, so that a slow moment affects all."""
     transform = [T.RandomResizedCrop(job.size), T.RandomHorizontalFlip()]
     loaders: dict[str, FastLoader] = {}
-    found: dict[str, list[float]] = {}
     name = {"packed": "packed.lmdb"}.get(source, source)
+    images = 64 * job.batch if job.quick else ORIGINALS
 
-    def one(way: str) -> None:
-        if way not in loaders:
-            images = 64 * job.batch if job.quick else ORIGINALS
-            options = {"num_workers": job.cores, "prefetch": 4, "decode": way}
-            loaders[way] = job.loader(name, images, transform=transform, **options)
-        made = rate(job, loaders[way], 0.2 if job.quick else SECONDS, 2 if job.quick else 8).images
-        found.setdefault(way, []).append(made)
+    def one(loader: FastLoader) -> float:
+        return rate(job, loader, 0.2 if job.quick else SECONDS, 2 if job.quick else 8).images
 
-    ways = list(WAYS)
-    for number in range(1 if job.quick else ROUNDS):
-        for way in ways:
-            job.attempt(f"{source}, decode={way!r}", partial(one, way))
-        ways = [way for way in ways if len(found.get(way, [])) > number]  # the others have failed
-    rates = {way: statistics.median(values) for way, values in found.items()}
+    def tried(way: str) -> None:
+        loader = job.loader(name, images, transform=transform, num_workers=job.cores, prefetch=4, decode=way)
+        one(loader)
+        loaders[way] = loader
+
+    for way in WAYS:
+        job.attempt(f"{source}, decode={way!r}", partial(tried, way))
+    runs = {way: partial(one, loader) for way, loader in loaders.items()}
+    rates = {way: statistics.median(each) for way, each in in_turn(runs, 1 if job.quick else ROUNDS, 0).items()}
     for way, value in rates.items():
         job.figure(f"{source}, {way}: {loaders[way].stats.decode}", value, "images/s")
     return rates

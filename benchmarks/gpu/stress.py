@@ -94,7 +94,7 @@ def sanitized(job: Job) -> None:
     left = job.left() - SPARE
     if left < SHORT:
         raise RuntimeError("the part's time was used up")
-    part = [sys.executable, "-m", "benchmarks.gpu", "stress", "--data", str(job.data), "--log", str(job.log)]
+    part = [sys.executable, "-m", "benchmarks.gpu.job", "stress", "--data", str(job.data), "--log", str(job.log)]
     options = ["--tool", "memcheck", "--report-api-errors", "no"]
     command = [program, *options, *part, "--device", str(job.device), "--quick"]
     try:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import BATCH, CROP, WORKERS
@@ -35,7 +36,7 @@ Given = dict[str, list[float]]  # bytes that the device gave for each of the pay
 
 def read_bytes() -> int:
     """Bytes that devices have given to this process so far."""
-    return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])
+    return int(psutil.Process().io_counters().read_bytes)
 
 
 def sequential(path: Path) -> float:

@@ -21,8 +21,7 @@ from typing import Any
 
 from benchmarks import measure, photographs, slow_device
 from benchmarks.bench_load import plain, write_blob
-from benchmarks.rivals.cases import CASES, Case
-from benchmarks.rivals.contenders import CONTENDERS, OWN, Contender
+from benchmarks.rivals.contenders import CASES, CONTENDERS, OWN, Case, Contender
 from benchmarks.rivals.page import page, summary, with_table
 from benchmarks.rivals.peers.protocol import Options
 from benchmarks.rivals.running import ContenderError, Measured, Running, pack
@@ -100,13 +99,14 @@ def figures_of(case: Case, chosen: list[Contender], folder: Path, rounds: int, w
 
 def _plain(run: float) -> dict[str, Any]:
     assert isinstance(run, Measured)
-    return {"rate": float(run), "cpu_s": run.cpu_s, "read": run.read, **run.looks}
+    return {"rate": float(run), "cpu_s": run.cpu_s, "read": run.read, **run.said}
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, rounds=3)
+    parser = measure.parser(__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only iofast and rivals with these words")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="all contenders run once in each (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="threads or processes (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"epochs of {QUICK} images and one round")
     given = parser.parse_args()

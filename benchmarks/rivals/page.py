@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.rivals.cases import CASES
+from benchmarks.rivals.contenders import CASES
 
 Figures = Mapping[str, Any]  # of a case
 LIMIT = "limit: "  # how the labels of what is no loader begin

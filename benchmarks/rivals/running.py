@@ -27,7 +27,7 @@ class Measured(float):
 
     cpu_s: float  # processor time of all processes, per 1000 images
     read: int  # bytes that devices gave to all processes
-    looks: dict[str, Any]  # what the script said
+    said: dict[str, Any]  # what the script said
 
 
 class ContenderError(Exception):
@@ -89,7 +89,7 @@ class Running:
         said = self._answer()
         made, (cpu_after, read_after) = Measured(said["images"] / said["seconds"]), self._used()
         made.cpu_s, made.read = 1000 * (cpu_after - cpu) / said["images"], read_after - read
-        made.looks = said
+        made.said = said
         os.killpg(self._process.pid, signal.SIGSTOP)
         return made
 

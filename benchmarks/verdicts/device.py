@@ -5,11 +5,14 @@
 A launch starts at the end of the one before it, or when it was launched if that was later, and ends its duration after
 that: the timeline follows from the launches alone, however late this process wakes up. `FOLDER/busy.bin` gets the
 timeline, pairs of monotonic nanoseconds; the stand-in NVML reads the busy share of each period from `FOLDER/ring.bin`.
+Launches come through `FOLDER/queue.bin`, which the training process maps too (host.py).
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
+import platform
 import struct
 import sys
 import time
@@ -18,11 +21,52 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from benchmarks.verdicts.shared import CLOSING, COMPLETED, HOST, LAUNCHED, READY, WAITERS, Shared
+import psutil
 
+SLOTS: Final = 8192  # launches whose end is still known: more than any queue holds
+LAUNCHED, COMPLETED, WAITERS, CLOSING, HOST, READY = range(6)  # words of the header
+_HEADER: Final = 512
+_SLOT: Final = 3  # words: launched at, duration, ended at; monotonic nanoseconds
+_WAIT, _WAKE = 0, 1
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _RING: Final = 1024  # samples
 _ENTRY: Final = struct.Struct("<QII")
 _HEAD: Final = struct.Struct("<8sIIQ")
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+_SYSCALL = ctypes.CDLL(None, use_errno=True).syscall  # releases the GIL, as a driver's call does
+
+
+class Shared:
+    """The launch queue, counters and a futex in the file `path`, which the training process makes."""
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        size = 8 * (_HEADER + _SLOT * SLOTS)
+        if make:
+            path.write_bytes(bytes(size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), size)
+        self.words = memoryview(self._map).cast("Q")
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        if make:
+            self.words[HOST] = os.getpid()
+
+    def slot(self, number: int) -> int:
+        """The first word of launch `number`."""
+        return _HEADER + _SLOT * (number % SLOTS)
+
+    def wait(self, word: int, value: int, seconds: float) -> None:
+        """Sleep while `word` is `value`, at most `seconds`. Only the low half is compared: counters stay below 2^32."""
+        limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        _SYSCALL(_FUTEX, ctypes.c_void_p(self.address + 8 * word), _WAIT, ctypes.c_uint32(value), ctypes.byref(limit))
+
+    def wake(self, word: int) -> None:
+        """Wake all that sleep on `word`."""
+        _SYSCALL(_FUTEX, ctypes.c_void_p(self.address + 8 * word), _WAKE, 2**31 - 1, None)
 
 
 class Ring:
@@ -77,7 +121,7 @@ def run(folder: Path, period_us: int) -> None:
     timeline = Timeline(Ring(folder / "ring.bin", period_us), period_us)
     words, end, done = shared.words, 0, 0
     words[READY] = 1
-    while _host_lives(words[HOST]):
+    while psutil.pid_exists(words[HOST]):
         now = time.monotonic_ns()
         if words[LAUNCHED] == done:
             timeline.publish(now)  # a launch that comes now begins later
@@ -101,14 +145,6 @@ def run(folder: Path, period_us: int) -> None:
     with (folder / "busy.part").open("wb") as file:
         timeline.busy.tofile(file)
     (folder / "busy.part").rename(folder / "busy.bin")
-
-
-def _host_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 """Loaders of a program's own: generators fed by threads, processes, futures, event loops or other programs.
 
-    python -m benchmarks.verdicts.feeders SUITE NAME FILES ADDRESS    the other program: sends while its parent lives
+    python -m benchmarks.verdicts.feeders PROGRAM FILES ADDRESS    the other program: sends while its parent lives
 
-Each is an endless iterable of batches. ZeroMQ and gRPC need their libraries; the loader of a plain socket waits at the
-same place, in a generator's call of a C function.
+Each is an endless iterator over batches. ZeroMQ and gRPC need their libraries; the loader of a plain socket waits at
+the same place, in a generator's call of a C function.
 """
 
 import asyncio
 import functools
 import importlib
+import json
 import multiprocessing
 import os
 import queue
@@ -21,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.verdicts import timed_datasets
-from benchmarks.verdicts.programs import Program, find
+from benchmarks.verdicts.programs import Program
 
 _AHEAD: Final = 2  # batches that wait in a queue
 _STARTING_S: Final = 60.0  # for another program to import and answer
@@ -51,47 +52,23 @@ def _maker(program: Program, folder: Path) -> Make:
     return functools.partial(make_batch, timed_datasets.KINDS[program.load](program, folder), program.batch)
 
 
-class Feeder:
-    """An iterable over the batches of a generator, which is new in each epoch."""
-
-    def __init__(self, batches: Callable[[], Iterator[Batch]]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.batches()
-
-
-def feeder_of(program: Program, folder: Path) -> Iterable[Batch]:
-    """The loader of a program whose `loader` is one of `FEEDERS`. Raises UnavailableError."""
-    return Feeder(FEEDERS[program.loader](program, folder))
-
-
-def _in_line(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _in_line(program: Program, folder: Path) -> Iterator[Batch]:
     make = _maker(program, folder)
-
-    def batches() -> Iterator[Batch]:
-        number = 0
-        while True:
-            yield make(number)
-            number += 1
-
-    return batches
+    for number in range(sys.maxsize):
+        yield make(number)
 
 
-def _threads(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _threads(program: Program, folder: Path) -> Iterator[Batch]:
     made: queue.Queue[Batch] = queue.Queue(_AHEAD)
 
     def fill(make: Make) -> None:
         for number in range(sys.maxsize):
             made.put(make(number))
 
-    def batches() -> Iterator[Batch]:
-        while True:
-            yield made.get()
-
     for _ in range(program.workers):
         threading.Thread(target=fill, args=(_maker(program, folder),), daemon=True).start()
-    return batches
+    while True:
+        yield made.get()
 
 
 def _fill_from_process(made: Any, make: Make) -> None:
@@ -100,35 +77,28 @@ def _fill_from_process(made: Any, make: Make) -> None:
         made.put(make(number).numpy())
 
 
-def _processes(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _processes(program: Program, folder: Path) -> Iterator[Batch]:
     context = multiprocessing.get_context("fork")
     made = context.Queue(_AHEAD)
-
-    def batches() -> Iterator[Batch]:
-        while True:
-            yield torch.from_numpy(made.get())
-
     for _ in range(program.workers):
         context.Process(target=_fill_from_process, args=(made, _maker(program, folder)), daemon=True).start()
-    return batches
+    while True:
+        yield torch.from_numpy(made.get())
 
 
-def _futures(pool: Executor, make: Make) -> Callable[[], Iterator[Batch]]:
-    def batches() -> Iterator[Batch]:
-        ahead = deque(pool.submit(make, number) for number in range(_AHEAD))
-        for number in range(_AHEAD, sys.maxsize):
-            batch = ahead.popleft().result()
-            ahead.append(pool.submit(make, number))
-            yield batch
-
-    return batches
+def _futures(pool: Executor, make: Make) -> Iterator[Batch]:
+    ahead = deque(pool.submit(make, number) for number in range(_AHEAD))
+    for number in range(_AHEAD, sys.maxsize):
+        batch = ahead.popleft().result()
+        ahead.append(pool.submit(make, number))
+        yield batch
 
 
-def _pool_of_threads(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _pool_of_threads(program: Program, folder: Path) -> Iterator[Batch]:
     return _futures(ThreadPoolExecutor(program.workers), _maker(program, folder))
 
 
-def _pool_of_processes(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _pool_of_processes(program: Program, folder: Path) -> Iterator[Batch]:
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(program.workers, context, initializer=torch.set_num_threads, initargs=(1,))
     return _futures(pool, _maker(program, folder))
@@ -142,25 +112,17 @@ async def _fetch(program: Program, make: Make, number: int) -> Batch:
     return make(number)
 
 
-def _event_loop(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _event_loop(program: Program, folder: Path) -> Iterator[Batch]:
     make, loop = _maker(program, folder), asyncio.new_event_loop()
-
-    def batches() -> Iterator[Batch]:
-        for number in range(sys.maxsize):
-            yield loop.run_until_complete(_fetch(program, make, number))
-
-    return batches
+    for number in range(sys.maxsize):
+        yield loop.run_until_complete(_fetch(program, make, number))
 
 
-class Fetched:
+async def fetched(program: Program, folder: Path) -> AsyncIterator[Batch]:
     """Batches for `async for`."""
-
-    def __init__(self, program: Program, folder: Path) -> None:
-        self.program, self.make = program, _maker(program, folder)
-
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        for number in range(sys.maxsize):
-            yield await _fetch(self.program, self.make, number)
+    make = _maker(program, folder)
+    for number in range(sys.maxsize):
+        yield await _fetch(program, make, number)
 
 
 # --- other programs
@@ -169,8 +131,7 @@ class Fetched:
 def _start(program: Program, folder: Path) -> str:
     """Start the program that sends the batches; return its address."""
     address = Path(tempfile.mkdtemp(prefix="iofast-feeder-")) / "socket"
-    suite = "final" if program.seed else "tune"
-    command = [sys.executable, "-m", "benchmarks.verdicts.feeders", suite, program.name, str(folder), str(address)]
+    command = [sys.executable, "-m", "benchmarks.verdicts.feeders", str(program), str(folder), str(address)]
     child = subprocess.Popen(command)
     until = time.monotonic() + _STARTING_S
     while not address.with_suffix(".ready").exists():
@@ -187,40 +148,27 @@ def _library(name: str, package: str) -> Any:
         raise UnavailableError(f"{package} is not installed") from None
 
 
-def _socket(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _socket(program: Program, folder: Path) -> Iterator[Batch]:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_start(program, folder).removeprefix("unix:"))
-
-    def batches() -> Iterator[Batch]:
-        while True:
-            left = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))[0]
-            yield _unpacked(program, connection.recv(left, socket.MSG_WAITALL))
-
-    return batches
+    while True:
+        left = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))[0]
+        yield _unpacked(program, connection.recv(left, socket.MSG_WAITALL))
 
 
-def _zeromq(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _zeromq(program: Program, folder: Path) -> Iterator[Batch]:
     zmq = _library("zmq", "pyzmq")
     pull = zmq.Context.instance().socket(zmq.PULL)
     pull.set_hwm(_AHEAD)
     pull.connect(_start(program, folder).replace("unix:", "ipc://"))
-
-    def batches() -> Iterator[Batch]:
-        while True:
-            yield _unpacked(program, pull.recv())
-
-    return batches
+    while True:
+        yield _unpacked(program, pull.recv())
 
 
-def _grpc(program: Program, folder: Path) -> Callable[[], Iterator[Batch]]:
+def _grpc(program: Program, folder: Path) -> Iterator[Batch]:
     grpc = _library("grpc", "grpcio")
-    sent = grpc.insecure_channel(_start(program, folder)).unary_stream("/batches/Send")(b"")
-
-    def batches() -> Iterator[Batch]:
-        for raw in sent:
-            yield _unpacked(program, raw)
-
-    return batches
+    for raw in grpc.insecure_channel(_start(program, folder)).unary_stream("/batches/Send")(b""):
+        yield _unpacked(program, raw)
 
 
 def _unpacked(program: Program, raw: bytes) -> Batch:
@@ -264,7 +212,7 @@ def _send_by_grpc(batches: Iterator[bytes], address: Path) -> None:
     server.wait_for_termination()
 
 
-FEEDERS: Final = {
+FEEDERS: Final[dict[str, Callable[[Program, Path], Iterator[Batch]]]] = {
     "generator": _in_line,
     "queue": _threads,
     "processes": _processes,
@@ -279,8 +227,7 @@ _SENDERS: Final = {"socket": _send_by_socket, "zeromq": _send_by_zeromq, "grpc":
 
 
 def main() -> None:
-    suite, name, folder, address = sys.argv[1:]
-    program = find(suite, name)
+    program, folder, address = Program(**json.loads(sys.argv[1])), *sys.argv[2:]
     torch.set_num_threads(1)
     parent = os.getppid()
 

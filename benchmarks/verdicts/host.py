@@ -13,15 +13,16 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.verdicts.shared import CLOSING, COMPLETED, LAUNCHED, READY, SLOTS, Shared
+from benchmarks.verdicts.device import CLOSING, COMPLETED, LAUNCHED, READY, Shared
 
 _SOURCE: Final = Path(__file__).with_name("driver.c")
+DEPTH: Final = 64
 
 
 class Device:
     """The simulated device, started in `folder`.
 
-    `depth` launches may be queued; the next one blocks, as a driver's does. `spin`: this process waits for the device
+    `DEPTH` launches may be queued; the next one blocks, as a driver's does. `spin`: this process waits for the device
     by polling, as CUDA does by default; otherwise it sleeps on a futex. Raises CalledProcessError or FileNotFoundError
     without a C compiler for the driver.
 
@@ -32,7 +33,7 @@ class Device:
     launch: Callable[[int], int]
     synchronize: Callable[[], None]
 
-    def __init__(self, folder: Path, *, depth: int = 64, spin: bool = False, period_us: int = 20_000) -> None:
+    def __init__(self, folder: Path, *, spin: bool, period_us: int) -> None:
         library = folder / "driver.so"
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)], check=True)
         self.shared = Shared(folder / "queue.bin", make=True)
@@ -42,7 +43,7 @@ class Device:
         driver.synchronize.argtypes = (ctypes.c_void_p, ctypes.c_int)
         driver.synchronize.restype = None
         # No Python function between: in a stack, the waiting line is the program's, as with a real driver.
-        self.launch = functools.partial(driver.launch, self.shared.address, min(depth, SLOTS // 2), spin)
+        self.launch = functools.partial(driver.launch, self.shared.address, DEPTH, spin)
         self.synchronize = functools.partial(driver.synchronize, self.shared.address, spin)
         command = [sys.executable, "-m", "benchmarks.verdicts.device", str(folder), str(period_us)]
         subprocess.run(command, check=True)

@@ -1,10 +1,9 @@
 """The loader of a program, and its surroundings: a thread that pins, a control group with a quota."""
 
 import contextlib
-import functools
+import io
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -12,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from benchmarks import slow_device
 from benchmarks.verdicts import timed_datasets
-from benchmarks.verdicts.feeders import FEEDERS, UnavailableError, feeder_of
+from benchmarks.verdicts.feeders import FEEDERS, UnavailableError
 from benchmarks.verdicts.programs import Program
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
@@ -28,6 +26,7 @@ from web_server import web_server
 _QUOTA: Final = "cpu.cfs_quota_us"  # one core of the usual 100,000 us
 _DISK_BYTES_PER_S: Final = 60 << 20
 _WEB_BYTES_PER_S, _ANSWER_S = 8 << 20, 0.03
+_OBJECT_BYTES: Final = 100_000  # of the load "store"
 _START_S: Final = 0.5  # of a worker, in the programs of load "start"
 _COPIES: Final = 150  # of each picture, for loaders that want an epoch of files
 _SHARDS = 64  # that webdataset sees: it wants more than there are workers
@@ -40,7 +39,7 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
     if program.loader == "webdataset":
         return _webdataset(program, folder)
     if program.loader in FEEDERS:
-        return feeder_of(program, folder)
+        return FEEDERS[program.loader](program, folder)
     dataset = timed_datasets.KINDS[program.load](program, folder)
     if program.load == "copy":
         _pretend_accelerator()
@@ -49,7 +48,7 @@ def loader_of(program: Program, folder: Path) -> Iterable[Any]:
 
 def idle_loader(program: Program, folder: Path) -> Iterable[Any]:
     """A cheap loader beside the program's own."""
-    cheap = replace(program, load="nothing", workers=1, persistent=True, start="fork", prefetch=2)
+    cheap = replace(program, load="nothing", workers=1, persistent=True, start="fork")
     return _torch(cheap, timed_datasets.Samples(cheap, folder))
 
 
@@ -64,12 +63,11 @@ def _torch(program: Program, dataset: timed_datasets.Samples) -> DataLoader[Any]
     parallel: dict[str, Any] = {"pin_memory": program.load == "copy"}
     if program.workers:
         parallel |= {
-            "prefetch_factor": program.prefetch,
             "persistent_workers": program.persistent,
             "multiprocessing_context": multiprocessing.get_context(program.start),
         }
         if program.load == "start":
-            parallel["worker_init_fn"] = functools.partial(timed_datasets.slow_start, _START_S)
+            parallel["worker_init_fn"] = lambda _: time.sleep(_START_S)  # it opens an index, imports, connects
     return DataLoader(dataset, program.batch, num_workers=program.workers, collate_fn=collate, **parallel)
 
 
@@ -81,7 +79,7 @@ def _fast(program: Program, folder: Path) -> Iterable[Any]:
     if program.side:
         transform = [T.Resize((program.side, program.side))]
     if program.load == "web":
-        data = FastDataset(f"{(folder / 'url').read_text()}/set.tar")
+        data = FastDataset((folder / "url").read_text())
         return FastLoader(data, program.batch, shuffle=True, transform=transform, num_workers=program.workers)
     many = folder / f"many{_COPIES}"
     if not many.exists():
@@ -107,13 +105,7 @@ def _webdataset(program: Program, folder: Path) -> Iterable[Any]:
 
 
 def _decoded(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    import io
-
-    from PIL import Image
-
-    with Image.open(io.BytesIO(sample["jpg"])) as image:
-        small = image.convert("RGB").resize((64, 64))
-    return torch.from_numpy(np.array(small)), int(sample["cls"])
+    return timed_datasets.decoded(io.BytesIO(sample["jpg"])), int(sample["cls"])
 
 
 def _pretend_accelerator() -> None:
@@ -139,15 +131,13 @@ def surroundings(program: Program, folder: Path) -> Iterator[None]:
                 stack.enter_context(slow_device.limited(folder / "blobs", _DISK_BYTES_PER_S))
         except slow_device.SlowDeviceError as error:
             raise UnavailableError(str(error)) from None
+        served = None
         if program.load == "store":
-            (folder / "port").unlink(missing_ok=True)
-            server = subprocess.Popen([sys.executable, "-m", "benchmarks.verdicts.store", str(folder)])
-            stack.callback(server.wait)
-            stack.callback(server.terminate)
-            while not (folder / "port").exists():
-                time.sleep(0.02)
-        if program.load == "web":
+            (folder / "object").write_bytes(bytes(_OBJECT_BYTES))
+            served = web_server(folder, program.cost_s / program.batch), "/object"
+        elif program.load == "web":
             os.environ["IOFAST_CACHE_SIZE"] = "0"  # as slow in every epoch
-            served = web_server(timed_datasets.stored(folder, _COPIES), _ANSWER_S, _WEB_BYTES_PER_S)
-            (folder / "url").write_text(stack.enter_context(served))
+            served = web_server(timed_datasets.stored(folder, _COPIES), _ANSWER_S, _WEB_BYTES_PER_S), "/set.tar"
+        if served is not None:
+            (folder / "url").write_text(f"{stack.enter_context(served[0])}{served[1]}")
         yield

@@ -1,33 +1,34 @@
 """A training process of the suite.
 
-    python -m benchmarks.verdicts.program NAME --folder DIR [--suite tune] [--seconds 20] [--inside]
+    python -m benchmarks.verdicts.program PROGRAM FILES SECONDS inside|outside
 
-It warms up, writes `DIR/ready`, trains for that long, and writes the times in next() to `DIR/timeline.json`. With
---inside it iterates over `iofast.watch(loader)` with the simulated device's clock. Status 77: this machine cannot run
-it; one line gives the reason.
+PROGRAM is the JSON of a `Program`; FILES is where the samples are, or are made. It warms up, writes `ready` in its
+folder, trains for that long, and writes the times in next() to `timeline.json`. `inside`: it iterates over
+`iofast.watch(loader)` with the simulated device's clock. Status 77: this machine cannot run it; one line gives the
+reason.
 """
 
-import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from benchmarks.verdicts import loaders
-from benchmarks.verdicts.feeders import Fetched, UnavailableError
+from benchmarks.verdicts.feeders import UnavailableError, fetched
 from benchmarks.verdicts.host import Cuda, Device, Network
-from benchmarks.verdicts.other_waits import Answers, serve
-from benchmarks.verdicts.programs import SUITES, Program, find
+from benchmarks.verdicts.programs import Program
 from iofast import watch
 from iofast.meter import Meter
 
@@ -52,8 +53,7 @@ class Waits:
         since = time.monotonic_ns()
         batches = iter(self.loader)
         self.next.append((since, time.monotonic_ns()))
-        first = True
-        while True:
+        for number in range(sys.maxsize):
             since = time.monotonic_ns()
             try:
                 batch = next(batches)
@@ -61,26 +61,33 @@ class Waits:
                 return
             finally:
                 self.next.append((since, time.monotonic_ns()))
-            if first:
+            if number == 0:
                 self.starts.append((begin, time.monotonic_ns()))
-                first = False
             yield batch
 
 
 class AsyncWaits(Waits):
-    """The same for `async for`."""
+    """The same for `async for` over the batches that `fetch` makes."""
 
-    def __init__(self, loader: AsyncIterable[Any]) -> None:
+    def __init__(self, fetch: Callable[[], AsyncIterator[Any]]) -> None:
         super().__init__(())
-        self.fetched = loader
+        self.fetch = fetch
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        batches = aiter(self.fetched)
+        batches = self.fetch()
         while True:
             since = time.monotonic_ns()
             batch = await anext(batches)
             self.next.append((since, time.monotonic_ns()))
             yield batch
+
+
+def answer(questions: Any, answers: Any, seconds: float) -> None:
+    """In another process: answer each question after so long."""
+    while True:
+        question = questions.get()
+        time.sleep(seconds)
+        answers.put(question)
 
 
 class Training:
@@ -90,12 +97,15 @@ class Training:
         self.program, self.folder = program, folder
         self.device: Device | None = None
         if program.device:
-            self.device = Device(folder, depth=program.depth, spin=program.spin, period_us=program.period_us)
+            self.device = Device(folder, spin=program.spin, period_us=program.period_us)
         self.files, self.inside = files, inside
         self.computes(program.step_s if not program.compute else _LAUNCHING_S)
-        self.phases: list[tuple[str, int, int]] = []
+        self.trained: list[tuple[int, int]] = []
         self.steps = 0
-        self.answers = Answers(program.cost_s) if program.extra == "asks" else None
+        if program.extra == "asks":
+            context = multiprocessing.get_context("fork")
+            self.asking = context.Queue(), context.Queue()
+            context.Process(target=answer, args=(*self.asking, program.cost_s), daemon=True).start()
         self.small = torch.ones(64)
         self.square = torch.rand(192, 192)
 
@@ -127,10 +137,10 @@ class Training:
         """A training that is a coroutine, or a server without training."""
         if self.inside:
             raise UnavailableError("iofast.watch() has no loader to watch: this program only runs outside")
-        waits = AsyncWaits(Fetched(self.program, self.files))
+        waits = AsyncWaits(partial(fetched, self.program, self.files))
         if self.program.loader == "none":
             self._begin(seconds)
-            self.phases.append(("training", *serve(seconds)))
+            self.serve()
         else:
             self.end = time.monotonic_ns() + int(1e9 * _SETTLING_S)
             asyncio.run(self.train_fetched(waits))
@@ -145,7 +155,17 @@ class Training:
             self.train_step(batch)
             if time.monotonic_ns() > self.end:
                 break
-        self.phases.append(("training", since, time.monotonic_ns()))
+        self.trained.append((since, time.monotonic_ns()))
+
+    def serve(self) -> None:
+        """Wait for requests, of which none comes."""
+        since = time.monotonic_ns()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(0.5)
+            while time.monotonic_ns() < self.end:
+                with contextlib.suppress(TimeoutError):
+                    server.accept()
+        self.trained.append((since, time.monotonic_ns()))
 
     def _train(self, waits: Waits, batches: Iterator[Any] | None) -> None:
         """Epochs, and events between them, until the end. `batches`: an epoch that has begun."""
@@ -174,32 +194,21 @@ class Training:
 
     def _warmed_up(self, waits: Waits) -> Iterator[Any]:
         """Begin an epoch, measure the loader in its first seconds, and set the device's share of a step."""
-        program = self.program
-        skip = 2 * max(1, program.workers) * program.prefetch + 2
-        measured, since = 0, 0
+        first = 4 * max(1, self.program.workers) + 3  # batch from which on it is measured: others were made ahead
+        number, since, until = 0, 0, sys.maxsize
         batches = iter(waits)
-        while True:
-            for number, batch in enumerate(batches):
-                self.train_step(batch)
-                now = time.monotonic_ns()
-                if number == skip and not since:
-                    measured, since = 0, now
-                measured += 1
-                if since and now - since > 1e9 * _MEASURING_S:
-                    break
-            else:
+        while time.monotonic_ns() < until:
+            if (batch := next(batches, None)) is None:
                 batches = iter(waits)
                 continue
-            break
-        if program.compute:
-            self.computes((now - since) / (measured - 1) / 1e9 * program.compute)
-        until = time.monotonic_ns() + int(1e9 * _SETTLING_S)
-        while time.monotonic_ns() < until:
-            batch = next(batches, None)
-            if batch is None:
-                batches = iter(waits)
-            else:
-                self.train_step(batch)
+            self.train_step(batch)
+            number, now = number + 1, time.monotonic_ns()
+            if number == first:
+                since = now
+            if number > first and until == sys.maxsize and now - since > 1e9 * _MEASURING_S:
+                if self.program.compute:
+                    self.computes((now - since) / (number - first) / 1e9 * self.program.compute)
+                until = now + int(1e9 * _SETTLING_S)
         return batches
 
     def train_epoch(self, waits: Waits, batches: Iterator[Any] | None) -> None:
@@ -215,12 +224,13 @@ class Training:
             self.train_step(batch)
             if self.program.extra == "sleeps":
                 time.sleep(self.program.cost_s)
-            elif self.answers is not None:
-                self.answers.questions.put(self.steps)
-                self.answers.answers.get()
+            elif self.program.extra == "asks":
+                questions, answers = self.asking
+                questions.put(self.steps)
+                answers.get()
             if time.monotonic_ns() > self.end:
                 break
-        self.phases.append(("training", since, time.monotonic_ns()))
+        self.trained.append((since, time.monotonic_ns()))
 
     def stop_workers(self) -> None:
         """Stop all workers until the end."""
@@ -262,19 +272,15 @@ class Training:
 
     def validate(self) -> None:
         """A second of batches that come late."""
-        since = time.monotonic_ns()
         for _ in range(20):
             time.sleep(0.04)
             if self.device is not None:
                 loss = Network(self.device, 0.01, 1)(None)
                 loss.item()
-        self.phases.append(("validation", since, time.monotonic_ns()))
 
     def save_checkpoint(self) -> None:
         """Forty-eight megabytes to the disk."""
-        since = time.monotonic_ns()
         torch.save({"weights": torch.zeros(_CHECKPOINT)}, self.folder / "checkpoint.pt")
-        self.phases.append(("checkpoint", since, time.monotonic_ns()))
 
     def _write(self, waits: Waits) -> None:
         if self.device is not None:
@@ -282,36 +288,19 @@ class Training:
             self.device.close()
             while not (self.folder / "busy.bin").exists():
                 time.sleep(0.01)
-        marks = {
-            "next": waits.next,
-            "starts": waits.starts,
-            "training": [(start, end) for name, start, end in self.phases if name == "training"],
-            "phases": self.phases,
-            "device": self.device is not None,
-            "step_s": self.step_s,
-        }
+        marks = {"next": waits.next, "starts": waits.starts, "training": self.trained, "device": self.program.device}
         (self.folder / "timeline.part").write_text(json.dumps(marks))
         (self.folder / "timeline.part").rename(self.folder / "timeline.json")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name")
-    parser.add_argument("--suite", choices=SUITES, default="tune")
-    parser.add_argument("--folder", type=Path, required=True, help="a fresh folder for what happened")
-    parser.add_argument("--files", type=Path, help="where the samples are, or are made; by default in --folder")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--inside", action="store_true")
-    parser.add_argument("--change", type=json.loads, default={}, help="fields of the program, as JSON")
-    arguments = parser.parse_args()
-    program = replace(find(arguments.suite, arguments.name), **arguments.change)
-    files = arguments.files or arguments.folder / "files"
+def main(words: list[str]) -> int:
+    program, files = Program(**json.loads(words[0])), Path(words[1])
     files.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     try:
-        training = Training(program, arguments.folder, files, inside=arguments.inside)
+        training = Training(program, Path.cwd(), files, inside=words[3] == "inside")
         with loaders.surroundings(program, files):
-            training.run(arguments.seconds)
+            training.run(float(words[2]))
     except UnavailableError as error:
         print(error, file=sys.stderr)
         return UNAVAILABLE
@@ -328,4 +317,4 @@ def _leave(status: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    _leave(main(sys.argv[1:]))

@@ -1,28 +1,27 @@
 """Running the programs of a suite, one at a time, each watched from outside and, in a second run, inside as well."""
 
-import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.verdicts import judge, kept, truth
+import psutil
+
+from benchmarks.verdicts import judge, truth
 from benchmarks.verdicts.program import UNAVAILABLE
-from benchmarks.verdicts.programs import Program, find
-from tests.nvml import build
+from benchmarks.verdicts.programs import Program
 from tools.machine import ROOT
 
 READY_S: Final = 60.0  # to import and warm up
 AFTER_S: Final = 3.0  # that a program trains on after its monitor has left
 QUIET: Final = 0.10  # of the processors' time: other programs that use more change which cores are free
-_OBSERVED, _TRUTH, _SKIPPED, _OTHERS = "observed.json", "truth.json", "skipped.txt", "others.txt"
+_OBSERVED, _ENDED = "observed.json", "ended.json"
 
 
 class ProgramError(RuntimeError):
@@ -43,45 +42,50 @@ class Run:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a suite works. `folder` keeps what was seen, so that an interrupted suite continues; `library` is the
+    """Where programs run. `folder` keeps what was seen, so that an interrupted suite continues; `library` is the
     stand-in NVML."""
 
-    suite: str
     folder: Path
     library: Path
     seconds: float = 20.0
     repeats: int = 2  # of a run that others disturbed
 
-    def run(self, program: Program, *, inside: bool) -> Run:
+    def run(self, program: Program, *, inside: bool = False) -> Run:
         """Run and watch a program, or read what an earlier call has kept."""
-        changes = "".join(f"-{name}={value}" for name, value in _changes(self.suite, program).items())
-        folder = self.folder / self.suite / f"{program.name}{changes}-{'inside' if inside else 'outside'}"
-        if not (folder / _TRUTH).exists() and not (folder / _SKIPPED).exists():
+        name = f"{program.name}-{zlib.crc32(str(program).encode()):08x}-{'inside' if inside else 'outside'}"
+        folder = self.folder / "runs" / name
+        if not (folder / _ENDED).exists():
             found: list[tuple[float, Path]] = []
             while len(found) <= self.repeats and (not found or found[-1][0] > QUIET):
-                attempt = folder.with_name(f"{folder.name}.{len(found)}")
+                attempt = folder.with_name(f"{name}.{len(found)}")
                 shutil.rmtree(attempt, ignore_errors=True)
                 attempt.mkdir(parents=True)
                 busy, ours, since = _busy_s(), _ours_s(), time.monotonic()
-                self._run_and_watch(program, attempt, inside=inside)
+                skipped = self._run_and_watch(program, attempt, inside=inside)
                 others = max(0.0, _busy_s() - busy - (_ours_s() - ours))
-                found.append((others / len(os.sched_getaffinity(0)) / (time.monotonic() - since), attempt))
+                others /= len(os.sched_getaffinity(0)) * (time.monotonic() - since)
+                (attempt / _ENDED).write_text(json.dumps({"skipped": skipped, "others": others}))
+                found.append((others, attempt))
             shutil.rmtree(folder, ignore_errors=True)
-            least, best = min(found)
-            (best / _OTHERS).write_text(str(least))
-            best.rename(folder)
+            min(found)[1].rename(folder)
             for _, attempt in found:
                 shutil.rmtree(attempt, ignore_errors=True)
-        return load(program, folder, inside=inside)
+        ended = json.loads((folder / _ENDED).read_text())
+        if ended["skipped"]:
+            return Run(program, inside, **ended)
+        seen = judge.read(judge.Observation, json.loads((folder / _OBSERVED).read_text()))
+        return Run(program, inside, seen, truth.read(folder, seen.since, seen.until), **ended)
 
-    def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> None:
+    def _run_and_watch(self, program: Program, folder: Path, *, inside: bool) -> str:
+        """Return why this machine cannot run it, "" if it ran."""
         pages, hidden = self.folder / "runtime", self.folder / "hidden"  # no monitor finds a page in `hidden`
         for runtime in (pages, hidden):
             runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         own = os.environ | {"XDG_RUNTIME_DIR": str(pages if inside else hidden), "PYTHONPATH": paths}
         own |= {"PYTHONWARNINGS": "ignore"}
-        command = self._command(program, folder, inside=inside)
+        command = [sys.executable, "-m", "benchmarks.verdicts.program", str(program), str(self.folder / "files")]
+        command += [str(self.seconds + AFTER_S), "inside" if inside else "outside"]
         taken = len(os.sched_getaffinity(0)) if program.extra == "taken" else 0
         beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(taken)]
         with (folder / "output.txt").open("w+") as output:
@@ -98,20 +102,12 @@ class Place:
                         other.wait()
             output.seek(0)
             words = output.read().strip()
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
         if status == UNAVAILABLE or (status and "no control group" in words):  # a launcher has its own status
-            (folder / _SKIPPED).write_text(words.splitlines()[-1] if words else "no reason given")
-        elif status:
+            return words.splitlines()[-1] if words else "no reason given"
+        if status:
             raise ProgramError(f"{program.name} ended with status {status}: {words[-2000:]}")
-        else:
-            seen = _seen(folder)
-            (folder / _TRUTH).write_text(json.dumps(asdict(truth.read(folder, seen.since, seen.until))))
-            (folder / "checkpoint.pt").unlink(missing_ok=True)
-
-    def _command(self, program: Program, folder: Path, *, inside: bool) -> list[str]:
-        options = ["--suite", self.suite, "--folder", str(folder), "--files", str(self.folder / "files")]
-        options += ["--seconds", str(self.seconds + AFTER_S), *(["--inside"] if inside else [])]
-        options += ["--change", json.dumps(_changes(self.suite, program))]
-        return [sys.executable, "-m", "benchmarks.verdicts.program", program.name, *options]
+        return ""
 
     def _ready(self, process: subprocess.Popen[bytes], folder: Path) -> bool:
         until = time.monotonic() + READY_S
@@ -136,49 +132,12 @@ class Place:
             raise ProgramError(f"the monitor of {folder.name} failed: {run.stderr[-2000:]}")
 
 
-def add_options(parser: argparse.ArgumentParser, folder: str, option: str = "--suite") -> None:
-    """Add the options of a benchmark that runs a suite; `folder` is where it keeps runs, in the temporary folder."""
-    parser.add_argument(option, choices=("tune", "final"), default="tune")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this program; may be repeated")
-    default = Path(tempfile.gettempdir()) / folder
-    parser.add_argument("--folder", type=Path, default=default, help="where runs are kept (default: %(default)s)")
-
-
-def place_of(arguments: argparse.Namespace, suite: str) -> Place:
-    """Return the place of the suite that the options name, empty unless --resume was given."""
-    folder: Path = arguments.folder.resolve()
-    if not arguments.resume:
-        shutil.rmtree(folder / suite, ignore_errors=True)
-    (folder / "nvml").mkdir(parents=True, exist_ok=True)
-    return Place(suite, folder, build(folder / "nvml"), arguments.seconds, arguments.repeats)
-
-
-def _changes(suite: str, program: Program) -> dict[str, Any]:
-    """The numbers and names in which a program differs from the suite's of this name."""
-    own, original = asdict(program), asdict(find(suite, program.name))
-    return {name: value for name, value in own.items() if value != original[name] and name not in ("bounds", "causes")}
-
-
-def load(program: Program, folder: Path, *, inside: bool) -> Run:
-    """The run kept in `folder`. Raises FileNotFoundError if it has not ended."""
-    if (folder / _SKIPPED).exists():
-        return Run(program, inside, skipped=(folder / _SKIPPED).read_text())
-    true = truth.Truth(**json.loads((folder / _TRUTH).read_text()))
-    return Run(program, inside, _seen(folder), true, others=float((folder / _OTHERS).read_text()))
-
-
-def _seen(folder: Path) -> judge.Observation:
-    return kept.read(judge.Observation, json.loads((folder / _OBSERVED).read_text()))
-
-
 def _busy_s() -> float:
     """Seconds that all processors together have worked since boot, stolen time included."""
-    ticks = Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
-    user, nice, system, _, _, hard, soft, stolen = map(int, ticks)
-    return (user + nice + system + hard + soft + stolen) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - times.iowait)
 
 
 def _ours_s() -> float:
     """Seconds of this process and of its ended children. The device, which uses 1 %, is not among them."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(used.ru_utime + used.ru_stime for used in both)
+    return float(sum(psutil.Process().cpu_times()[:4]))

@@ -1,11 +1,11 @@
-"""The programs of the suite: how each is built, and the right verdicts, fixed before its first run.
+"""The programs of the suites: how each is built, and the right verdicts, fixed before its first run.
 
-There are two suites: thresholds were tuned on the first; the second has other sizes, seeds and kinds. For a stall
-between 5 and 10 % both verdicts and all causes are right. If a run differs from the program's design, its recorded
-timelines give the right verdict (score.py).
+`final` is judged. The others are for predictions: the model was made with `change-tune`, and tried on `change-final`.
+If a run differs from the program's design, its recorded timelines give the right verdict (score.py).
 """
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from iofast.monitor.findings import Bound, Cause
@@ -13,7 +13,6 @@ from iofast.monitor.findings import Bound, Cause
 INPUT, COMPUTE, SYNC, LAUNCH = (Bound.INPUT,), (Bound.COMPUTE,), (Bound.SYNC,), (Bound.LAUNCH,)
 UNKNOWN, IDLE = (Bound.UNKNOWN,), (Bound.IDLE,)  # training waits for something else than a batch; no training
 STALLED = (Bound.STALLED,)
-ANY: Final = tuple(Cause)
 SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a second; newer ones fifty times
 
 
@@ -21,9 +20,9 @@ SLOW_PERIOD: Final = 166_667  # older GPUs take a utilisation sample six times a
 class Program:
     """One training program.
 
-    load        what its samples cost: sleep, burst, decode, packed (decode, of what `iofast pack --resize 256` made),
+    load        what its samples cost: sleep, decode, packed (decode, of what `iofast pack --resize 256` made),
                 disk, store, web (FastLoader, objects), collate, pickle, copy or nothing
-    cost_s      of a batch, for the loads sleep, burst, collate and pickle
+    cost_s      of a batch, for the loads sleep, store, collate and pickle
     compute     device seconds a batch for each second that the loader needs for one, measured while warming up
     step_s      device seconds a batch, if `compute` is 0
     wait        when the training thread waits for the device: never (queues as deep as the device allows), step
@@ -49,19 +48,20 @@ class Program:
     workers: int = 1
     start: str = "fork"
     persistent: bool = True
-    prefetch: int = 2
     batch: int = 8
     side: int = 0  # of a FastLoader's images; 0: crops of 224
     wait: str = "step"
     spin: bool = False
     kernels: int = 9
     ops: int = 0  # small operations on the processor for each kernel
-    depth: int = 64
     extra: str = ""
     batches: int = 1_000_000  # of an epoch
     device: bool = True
     period_us: int = 20_000
-    seed: int = 0
+
+    def __str__(self) -> str:
+        """JSON for another process, which needs no verdicts."""
+        return json.dumps(asdict(self) | {"bounds": (), "causes": ()})
 
 
 def _input(name: str, stall: float, load: str, *causes: Cause) -> Program:
@@ -81,71 +81,8 @@ SOCKET = replace(QUEUE, name="socket-sleep", loader="socket", causes=(Cause.FEED
 ASYNC = replace(QUEUE, name="async-sleep", loader="async", stall=0.6, compute=0.0, step_s=0.033)
 SLEEPER = Program("sleeps", UNKNOWN, extra="sleeps", loader="queue", step_s=0.01)
 ASKING = replace(SLEEPER, name="asks", extra="asks")
-HANGING = Program("hangs", STALLED, extra="hangs", device=False, workers=2)
-SERVER = Program("serves", IDLE, loader="none", device=False)
 
-OWN_TUNE: Final = (
-    QUEUE,
-    TINY,
-    replace(TINY, name="generator-tiny", loader="generator", causes=(Cause.SINGLE,)),
-    replace(DECODING, name="queue-decode", loader="queue", stall=0.5, compute=0.5),
-    QUICK,
-    replace(QUICK, name="queue-cpu-compute", device=False, load="sleep", cost_s=0.02, step_s=0.08),
-    replace(QUEUE, name="processes-sleep", loader="processes"),
-    replace(QUICK, name="processes-compute", loader="processes", load="sleep", cost_s=0.02),
-    replace(QUICK, name="generator-compute", loader="generator", device=False, step_s=0.08),
-    replace(QUEUE, name="futures-sleep", loader="futures", stall=0.4, compute=0.6),
-    replace(QUEUE, name="asyncio-sleep", loader="asyncio", compute=1.0),
-    ASYNC,
-    replace(SOCKET, wait="never"),
-    replace(QUICK, name="socket-compute", loader="socket"),
-    replace(SOCKET, name="zeromq-sleep", loader="zeromq"),
-    replace(SOCKET, name="grpc-sleep", loader="grpc"),
-    SLEEPER,
-    ASKING,
-    SERVER,
-)
-
-TUNE: Final = (
-    *OWN_TUNE,
-    SLEEPING,
-    replace(SLEEPING, name="sleep-2w-async", workers=2, stall=0.3, compute=0.7, wait="never", cost_s=0.12),
-    replace(SLEEPING, name="sleep-spin", stall=0.25, compute=0.75, spin=True, cost_s=0.07, period_us=SLOW_PERIOD),
-    Program("sleep-0w", INPUT, (Cause.STORAGE, Cause.SINGLE), 0.4, "sleep", compute=1.5, workers=0),
-    _input("disk-2w", 0.5, "disk", Cause.STORAGE, Cause.PAGE_CACHE),
-    replace(INLINE, compute=0.35 / 0.65, workers=0),
-    DECODING,
-    replace(DECODING, name="decode-1w-spawn", start="spawn", stall=0.35, compute=0.65, batch=6),
-    replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, stall=0.5, compute=0.5, batch=12),
-    replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), stall=0.4, compute=0.6, extra="one-core"),
-    replace(DECODING, name="decode-2w-quota", causes=(Cause.CPU,), workers=2, stall=0.45, compute=0.55, extra="quota"),
-    replace(DECODING, name="decode-2w-taken", causes=(Cause.TAKEN,), workers=2, stall=0.5, compute=0.5, extra="taken"),
-    HANGING,
-    _input("collate-1w", 0.45, "collate", Cause.COLLATE),
-    replace(_input("pickle-1w", 0.5, "pickle", Cause.COLLATE), compute=0.5),
-    replace(_input("burst-1w", 0.33, "burst", Cause.STORAGE), compute=0.0, prefetch=1, cost_s=0.03),
-    Program("epoch-start", INPUT, (Cause.EPOCH_START,), 0.33, "start", persistent=False, workers=2, batches=20),
-    replace(STEADY, name="validation", extra="validation", batches=66),
-    replace(STEADY, name="checkpoint", extra="checkpoint", batches=50),
-    Program("item-loop", SYNC, step_s=0.03, kernels=12, ops=300, wait="loop"),
-    Program("item-loop-spin", SYNC, step_s=0.04, kernels=12, ops=350, wait="loop", spin=True),
-    STEADY,
-    replace(STEADY, name="compute-async", wait="never", step_s=0.04, load="sleep", cost_s=0.02),
-    replace(STEADY, name="compute-spin", spin=True, step_s=0.08, period_us=SLOW_PERIOD),
-    replace(STEADY, name="compute-host-waits", load="sleep", workers=0, compute=1.4, wait="never"),
-    Program("two-loaders", INPUT, (Cause.STORAGE,), 0.35, "sleep", compute=0.65, extra="second-loader"),
-    replace(STEADY, name="idle-loader", extra="idle-loader", step_s=0.05, wait="never"),
-    _input("pin-thread", 0.5, "copy", Cause.PIN),
-    Program("launch", LAUNCH, step_s=0.008, kernels=40, ops=150, wait="never"),
-    replace(DECODING, name="cpu-decode", device=False, stall=0.5, compute=1.0, workers=0, causes=(Cause.SINGLE,)),
-    replace(STEADY, name="cpu-compute", device=False, load="sleep", cost_s=0.02, step_s=0.08),
-    replace(DECODING, name="fast-1t", loader="fast", stall=0.5, compute=0.5, batch=48),
-    replace(STEADY, name="fast-compute", loader="fast", load="decode", step_s=0.15, batch=16),
-    replace(DECODING, name="webdataset-1w", loader="webdataset", stall=0.4, compute=0.6),
-    replace(SLEEPING, name="borderline", bounds=INPUT + COMPUTE, causes=ANY, stall=0.07, compute=0.93),
-)
-
-OWN_FINAL: Final = (
+JUDGED: Final = (
     replace(QUEUE, cost_s=0.12, stall=0.7, compute=0.3, wait="never"),
     replace(TINY, cost_s=0.1, step_s=0.004),
     replace(TINY, name="processes-tiny", loader="processes", cost_s=0.08),
@@ -171,54 +108,46 @@ OWN_FINAL: Final = (
     replace(SOCKET, name="grpc-sleep", loader="grpc", cost_s=0.09, stall=0.4, compute=0.6),
     replace(SLEEPER, cost_s=0.1, device=False),
     replace(ASKING, cost_s=0.1, device=False),
-)
-
-FINAL: Final = tuple(
-    replace(program, seed=1)
-    for program in (
-        *OWN_FINAL,
-        replace(SLEEPING, cost_s=0.14, stall=0.8, compute=0.2),
-        replace(SLEEPING, name="sleep-2w-async", workers=2, stall=0.55, compute=0.45, wait="never", cost_s=0.2),
-        replace(SLEEPING, name="sleep-spin", stall=0.4, compute=0.6, spin=True, cost_s=0.1),
-        Program("sleep-0w", INPUT, (Cause.STORAGE, Cause.SINGLE), 0.25, "sleep", compute=3.0, workers=0, cost_s=0.03),
-        _input("disk-2w", 0.7, "disk", Cause.STORAGE, Cause.PAGE_CACHE),
-        _input("store-2w", 0.5, "store", Cause.STORAGE),
-        # outside, a wait for a network looks like one for a disk
-        replace(_input("web-fast-2w", 0.5, "web", Cause.REMOTE, Cause.STORAGE), loader="fast", workers=2),
-        replace(INLINE, compute=1.0, workers=0, stall=0.5, batch=4),
-        replace(DECODING, stall=0.2, compute=0.8, batch=5, period_us=SLOW_PERIOD),
-        replace(DECODING, name="decode-1w-spawn", start="spawn", stall=0.75, compute=0.25, batch=10),
-        replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, stall=0.3, compute=0.7, batch=16),
-        replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), stall=0.6, compute=0.4, extra="one-core"),
-        replace(DECODING, name="decode-2w-quota", causes=(Cause.CPU,), workers=2, compute=0.4, extra="quota"),
-        replace(DECODING, name="decode-1w-taken", causes=(Cause.TAKEN,), stall=0.4, compute=0.6, extra="taken"),
-        replace(HANGING, workers=1),
-        replace(_input("collate-1w", 0.3, "collate", Cause.COLLATE), cost_s=0.09),
-        replace(_input("pickle-1w", 0.35, "pickle", Cause.COLLATE), cost_s=0.08),
-        Program("epoch-start", INPUT, (Cause.EPOCH_START,), 0.2, "start", persistent=False, batches=40),
-        replace(STEADY, name="validation", extra="validation", step_s=0.1, batches=50),
-        replace(STEADY, name="checkpoint", extra="checkpoint", step_s=0.03, wait="never", batches=120),
-        Program("item-loop", SYNC, step_s=0.05, kernels=20, ops=300, wait="loop"),
-        replace(STEADY, step_s=0.2),
-        replace(STEADY, name="accumulate", extra="accumulate", step_s=0.03, wait="never", load="sleep", cost_s=0.01),
-        replace(STEADY, name="compute-spin", spin=True, step_s=0.03),
-        replace(STEADY, name="compute-host-waits", load="sleep", workers=0, compute=1.25, wait="never", cost_s=0.08),
-        Program("two-loaders", INPUT, (Cause.STORAGE,), 0.5, "sleep", compute=0.5, extra="second-loader", cost_s=0.1),
-        replace(STEADY, name="idle-loader", extra="idle-loader", step_s=0.09),
-        _input("pin-thread", 0.3, "copy", Cause.PIN),
-        Program("launch", LAUNCH, step_s=0.012, kernels=60, ops=130, wait="never"),
-        replace(DECODING, name="cpu-decode", device=False, stall=0.3, compute=7 / 3, workers=0, causes=(Cause.SINGLE,)),
-        replace(STEADY, name="cpu-compute", device=False, load="sleep", cost_s=0.01, step_s=0.05),
-        replace(DECODING, name="fast-1t", loader="fast", stall=0.3, compute=0.7, batch=64),
-        replace(STEADY, name="fast-compute", loader="fast", load="decode", step_s=0.25, batch=24, wait="never"),
-        replace(DECODING, name="webdataset-1w", loader="webdataset", stall=0.55, compute=0.45),
-    )
+    Program("serves", IDLE, loader="none", device=False),
+    replace(SLEEPING, cost_s=0.14, stall=0.8, compute=0.2),
+    replace(SLEEPING, name="sleep-2w-async", workers=2, stall=0.55, compute=0.45, wait="never", cost_s=0.2),
+    replace(SLEEPING, name="sleep-spin", stall=0.4, compute=0.6, spin=True, cost_s=0.1),
+    Program("sleep-0w", INPUT, (Cause.STORAGE, Cause.SINGLE), 0.25, "sleep", compute=3.0, workers=0, cost_s=0.03),
+    _input("disk-2w", 0.7, "disk", Cause.STORAGE, Cause.PAGE_CACHE),
+    _input("store-2w", 0.5, "store", Cause.STORAGE),
+    # outside, a wait for a network looks like one for a disk
+    replace(_input("web-fast-2w", 0.5, "web", Cause.REMOTE, Cause.STORAGE), loader="fast", workers=2),
+    replace(INLINE, compute=1.0, workers=0, stall=0.5, batch=4),
+    replace(DECODING, stall=0.2, compute=0.8, batch=5, period_us=SLOW_PERIOD),
+    replace(DECODING, name="decode-1w-spawn", start="spawn", stall=0.75, compute=0.25, batch=10),
+    replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, stall=0.3, compute=0.7, batch=16),
+    replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), stall=0.6, compute=0.4, extra="one-core"),
+    replace(DECODING, name="decode-2w-quota", causes=(Cause.CPU,), workers=2, compute=0.4, extra="quota"),
+    replace(DECODING, name="decode-1w-taken", causes=(Cause.TAKEN,), stall=0.4, compute=0.6, extra="taken"),
+    Program("hangs", STALLED, extra="hangs", device=False),
+    replace(_input("collate-1w", 0.3, "collate", Cause.COLLATE), cost_s=0.09),
+    replace(_input("pickle-1w", 0.35, "pickle", Cause.COLLATE), cost_s=0.08),
+    Program("epoch-start", INPUT, (Cause.EPOCH_START,), 0.2, "start", persistent=False, batches=40),
+    replace(STEADY, name="validation", extra="validation", step_s=0.1, batches=50),
+    replace(STEADY, name="checkpoint", extra="checkpoint", step_s=0.03, wait="never", batches=120),
+    Program("item-loop", SYNC, step_s=0.05, kernels=20, ops=300, wait="loop"),
+    replace(STEADY, step_s=0.2),
+    replace(STEADY, name="accumulate", extra="accumulate", step_s=0.03, wait="never", load="sleep", cost_s=0.01),
+    replace(STEADY, name="compute-spin", spin=True, step_s=0.03),
+    replace(STEADY, name="compute-host-waits", load="sleep", workers=0, compute=1.25, wait="never", cost_s=0.08),
+    Program("two-loaders", INPUT, (Cause.STORAGE,), 0.5, "sleep", compute=0.5, extra="second-loader", cost_s=0.1),
+    replace(STEADY, name="idle-loader", extra="idle-loader", step_s=0.09),
+    _input("pin-thread", 0.3, "copy", Cause.PIN),
+    Program("launch", LAUNCH, step_s=0.012, kernels=60, ops=130, wait="never"),
+    replace(DECODING, name="cpu-decode", device=False, stall=0.3, compute=7 / 3, workers=0, causes=(Cause.SINGLE,)),
+    replace(STEADY, name="cpu-compute", device=False, load="sleep", cost_s=0.01, step_s=0.05),
+    replace(DECODING, name="fast-1t", loader="fast", stall=0.3, compute=0.7, batch=64),
+    replace(STEADY, name="fast-compute", loader="fast", load="decode", step_s=0.25, batch=24, wait="never"),
+    replace(DECODING, name="webdataset-1w", loader="webdataset", stall=0.55, compute=0.45),
 )
 
 
-def _changing(
-    seed: int, stalls: tuple[float, ...], costs: tuple[float, ...], batches: tuple[int, ...]
-) -> list[Program]:
+def _changing(stalls: tuple[float, ...], costs: tuple[float, ...], batches: tuple[int, ...]) -> tuple[Program, ...]:
     """Programs for predictions, which are compared with changed ones: input-bound, by what the model knows."""
     sleeping = [
         replace(SLEEPING, name=f"sleep-{workers}w-{number}", workers=workers, stall=stall, compute=1 - stall,
@@ -237,26 +166,20 @@ def _changing(
     first, second, third = stalls
     others = [
         replace(DECODING, name="decode-1w-spawn", start="spawn", stall=first, compute=1 - first, batch=batches[1]),
-        replace(DECODING, name="decode-1w-one-core", causes=(Cause.CPU,), compute=1 - second, extra="one-core"),
-        replace(DECODING, name="decode-2w", causes=(Cause.CPU,), workers=2, compute=1 - third, batch=batches[2]),
+        replace(DECODING, name="decode-1w-one-core", compute=1 - second, extra="one-core"),
+        replace(DECODING, name="decode-2w", workers=2, compute=1 - third, batch=batches[2]),
         replace(shards[0], name="webdataset-2w-0", workers=2, compute=1 - second),
         replace(shards[1], name="webdataset-2w-1", workers=2, compute=1 - third),
         replace(_input("store-2w", first, "store", Cause.STORAGE), workers=2, cost_s=2 * costs[0]),
         replace(_input("store-1w", second, "store", Cause.STORAGE), cost_s=costs[1]),
-        replace(DECODING, name="cpu-decode-1w", device=False, causes=ANY, compute=0.0, step_s=costs[0] / 2),
-        replace(DECODING, name="cpu-decode-2w", device=False, causes=ANY, compute=0.0, step_s=costs[1] / 2, workers=2),
+        replace(DECODING, name="cpu-decode-1w", device=False, compute=0.0, step_s=costs[0] / 2),
+        replace(DECODING, name="cpu-decode-2w", device=False, compute=0.0, step_s=costs[1] / 2, workers=2),
     ]
-    return [replace(one, seed=seed) for one in (*sleeping, *decoding, *inline, *shards, *others)]
+    return (*sleeping, *decoding, *inline, *shards, *others)
 
 
 SUITES: Final = {
-    "tune": TUNE,
-    "final": FINAL,
-    "change-tune": tuple(_changing(2, (0.35, 0.5, 0.65), (0.05, 0.08, 0.12), (6, 8, 12))),
-    "change-final": tuple(_changing(3, (0.3, 0.45, 0.7), (0.06, 0.1, 0.15), (5, 10, 16))),
+    "final": JUDGED,
+    "change-tune": _changing((0.35, 0.5, 0.65), (0.05, 0.08, 0.12), (6, 8, 12)),
+    "change-final": _changing((0.3, 0.45, 0.7), (0.06, 0.1, 0.15), (5, 10, 16)),
 }
-
-
-def find(suite: str, name: str) -> Program:
-    """The program `name` of `suite`."""
-    return next(program for program in SUITES[suite] if program.name == name)

@@ -147,8 +147,7 @@ def causes(scored: Sequence[Scored]) -> str:
     for one in scored:
         wanted = one.run.program.causes
         if wanted and one.cause_right is not None:
-            built = "/".join(wanted) if len(wanted) <= 2 else "any"
-            pairs.append((built, str(one.verdict.cause or f"({one.verdict.bound})")))
+            pairs.append(("/".join(wanted), str(one.verdict.cause or f"({one.verdict.bound})")))
     return _matrix(pairs)
 
 

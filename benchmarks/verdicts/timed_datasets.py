@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import socket
-import struct
 import tarfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ from iofast import FastDataset, open_writer, pack
 PICTURES: Final = 48
 _SIZE: Final = (800, 600)
 _BLOB: Final = 1 << 20  # bytes of a sample on the slow disk
-_BURST: Final = 8  # batches; one of them costs as much as ten
 _FOLDERS: Final = 4
 _PINNING_S: Final = 0.05
 
@@ -84,6 +82,12 @@ def shard(folder: Path) -> Path:
     return path
 
 
+def decoded(file: Path | io.BytesIO) -> torch.Tensor:
+    """A small image, by Pillow."""
+    with Image.open(file) as image:
+        return torch.from_numpy(np.array(image.convert("RGB").resize((64, 64))))
+
+
 class Samples(Dataset[tuple[torch.Tensor, int]]):
     """Small images; subclasses add a cost, in `spend` or in making them."""
 
@@ -109,13 +113,6 @@ class Sleeping(Samples):
         time.sleep(self.item_s)
 
 
-class Bursting(Samples):
-    """One batch in eight takes ten times as long."""
-
-    def spend(self, index: int) -> None:
-        time.sleep(self.item_s * (10 if index // self.program.batch % _BURST == 0 else 1))
-
-
 class Decoding(Samples):
     """JPEG files, decoded and resized by Pillow."""
 
@@ -124,9 +121,7 @@ class Decoding(Samples):
         self.paths = pictures(folder / "pictures")
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        with Image.open(self.paths[index * 7 % PICTURES]) as image:
-            small = image.convert("RGB").resize((64, 64))
-        return torch.from_numpy(np.array(small)), index % 10
+        return decoded(self.paths[index * 7 % PICTURES]), index % 10
 
 
 class Packed(Samples):
@@ -159,18 +154,11 @@ class OnDisk(Samples):
 
 
 class Stored(Samples):
-    """A server behind a socket, as an object store is: store.py."""
-
-    def __init__(self, program: Program, folder: Path) -> None:
-        super().__init__(program, folder)
-        self._connection: socket.socket | None = None
+    """Objects of a web server, which answers each request after `item_s`."""
 
     def spend(self, _: int) -> None:
-        if self._connection is None:  # one for each worker
-            self._connection = socket.create_connection(("127.0.0.1", int((self.folder / "port").read_text())))
-        self._connection.sendall(struct.pack("<d", self.item_s))
-        left = struct.unpack("<I", self._connection.recv(4, socket.MSG_WAITALL))[0]
-        self._connection.recv(left, socket.MSG_WAITALL)
+        with urllib.request.urlopen((self.folder / "url").read_text()) as answer:
+            answer.read()
 
 
 class Listed(Samples):
@@ -222,16 +210,10 @@ class PinnedBatch:
         return self
 
 
-def slow_start(seconds: float, _worker: int) -> None:
-    """The start of a worker: it opens an index, imports, connects."""
-    time.sleep(seconds)
-
-
 KINDS: Final = {
     "nothing": Samples,
     "start": Samples,
     "sleep": Sleeping,
-    "burst": Bursting,
     "decode": Decoding,
     "packed": Packed,
     "disk": OnDisk,

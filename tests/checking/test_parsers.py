@@ -4,7 +4,6 @@ import os
 import re
 import struct
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import foreign_lmdbs
@@ -33,7 +32,7 @@ STEPS = {"index": 8, "pages": 8, "lmdb": 6, "annotations": 100, "table": 6, "reg
 @pytest.mark.parametrize("name", DRIVERS)
 def test_damage_is_an_error_and_nothing_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = Run(name, 6, tmp_path / name, Counter())
+    run = Run(name, 6, tmp_path / name)
     for number in range(STEPS.get(name, 20)):
         run.step(number)
 

@@ -11,8 +11,7 @@ from places import ROOT
 
 from benchmarks import measure
 from benchmarks.rivals import contenders, page
-from benchmarks.rivals.cases import CASES
-from benchmarks.rivals.contenders import CONTENDERS, OWN, PEERS
+from benchmarks.rivals.contenders import CASES, CONTENDERS, OWN, PEERS
 from tools.interop.__main__ import READERS, WRITERS, Peer, pinned, table
 from tools.interop.environments import ENVIRONMENTS
 from tools.interop.pages import PAGES

@@ -5,21 +5,32 @@ docs/coming-from/ with the packages that they are about. Status 1 if a peer diff
 other rows.
 """
 
+import hashlib
+import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from PIL import Image
+
+from iofast import open_reader, open_writer
+from iofast.record import LABEL_FIELD, image_field
 from tools.environments import ROOT, Missing
-from tools.interop import pages, record_sets
+from tools.interop import pages
 from tools.interop.environments import ENVIRONMENTS, FOLDER
 
 PEERS = Path(__file__).parent / "peers"
 DOCUMENT = ROOT / "docs" / "format.md"
 BEGIN, END = "<!-- interop: written by `make interop` -->\n", "<!-- end of interop -->"
 HEADER = "| program | version | what it did | result |\n|---|---|---|---|\n"
+COUNT = 60
+CLASSES = ["even", "odd", "third"]
+SHARD = 60_000  # bytes: four shards or so
 TIMEOUT = 400  # seconds for one peer: Hugging Face and TensorFlow take half a minute to start
 
 
@@ -30,7 +41,7 @@ class Peer(NamedTuple):
     package: str
     environment: str
     program: str  # in readers.py or writers.py
-    container: str  # a reader's, of `record_sets.build`; what iofast opens of a writer's
+    container: str  # a reader's, of `build`; what iofast opens of a writer's
     does: str
 
 
@@ -58,14 +69,76 @@ WRITERS = (
 )
 
 
+class Seen(NamedTuple):
+    """One record as a peer sees it; unknown values are None."""
+
+    key: str | None
+    sha256: str
+    label: int
+    others: dict[str, str] | None = None  # the fields beside image and label, as iofast calls them, by their SHA-256
+
+
+def identity(data: bytes) -> str:
+    """The SHA-256 of a payload."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def build(folder: Path) -> dict[str, list[Seen]]:
+    """Write `train.tar`, `train.tfrecord`, `train.lmdb` and `png/train.tar`; return what a peer must see in each."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "png").mkdir(parents=True)
+    images, labels = [image(number, "jpeg") for number in range(COUNT)], [label_of(number) for number in range(COUNT)]
+    expected = {}
+    for name, size in (("train.tar", SHARD), ("train.tfrecord", SHARD), ("train.lmdb", None)):
+        with open_writer(folder / name, classes=CLASSES, shard_size=size) as writer:
+            for number, jpg in enumerate(images):
+                writer.write({"jpg": jpg, "cls": labels[number], "json": {"path": f"images/{number}.jpg"}})
+        expected[name] = [Seen(f"{number:08d}", identity(jpg), labels[number]) for number, jpg in enumerate(images)]
+    with open_writer(folder / "png" / "train.tar", classes=CLASSES, shard_size=SHARD) as writer:
+        for number in range(COUNT):
+            writer.write({"png": image(number, "png"), "cls": labels[number]})
+    expected["png/train.tar"] = [Seen(None, identity(pixels(i).tobytes()), labels[i]) for i in range(COUNT)]
+    return expected
+
+
+def seen_in(path: Path) -> list[Seen]:
+    """What iofast sees in a container that a peer wrote."""
+    with open_reader(path) as reader:
+        located = reader.columns(np.arange(len(reader)))
+        payloads = reader.values(np.arange(len(reader)))
+        image = image_field(reader.manifest.fields)
+        others = [
+            {name: identity(value) for name, value in record.fields.items() if name not in (image, LABEL_FIELD)}
+            for record in reader
+        ]
+        rows = zip(reader.keys(located), payloads, located.label.tolist(), others, strict=True)
+        return [Seen(key, identity(payload or b""), label, fields) for key, payload, label, fields in rows]
+
+
+def label_of(number: int) -> int:
+    return 2 if number % 3 == 2 else number % 2
+
+
+def pixels(number: int) -> np.ndarray:
+    """(height, width, 3), uint8: another picture and size for each number."""
+    rows, columns = np.mgrid[: 40 + number % 7, : 56 + number % 5]
+    return np.stack((rows * 4 + number, columns * 3, rows * columns // 9 + number * 3), 2).astype(np.uint8)
+
+
+def image(number: int, kind: str) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels(number)).save(out, kind)
+    return out.getvalue()
+
+
 def main(words: list[str]) -> int:
     peers = [peer for peer in (*READERS, *WRITERS) if not words or any(word in peer.name.lower() for word in words)]
     work = FOLDER / "data"
-    expected = record_sets.build(work)
+    expected = build(work)
     images = work / "images"
     images.mkdir()
-    for number in range(record_sets.COUNT):
-        (images / f"{number:05d}.jpg").write_bytes(record_sets.image(number, "jpeg"))
+    for number in range(COUNT):
+        (images / f"{number:05d}.jpg").write_bytes(image(number, "jpeg"))
     rows, failed = table(), 0
     for peer in peers:
         version, result, differs = attempt(peer, work, expected)
@@ -83,7 +156,7 @@ def main(words: list[str]) -> int:
     return int(failed > 0)
 
 
-def attempt(peer: Peer, work: Path, expected: dict[str, list[record_sets.Seen]]) -> tuple[str, str, bool]:
+def attempt(peer: Peer, work: Path, expected: dict[str, list[Seen]]) -> tuple[str, str, bool]:
     """Run a peer: its version, the result, and whether it failed."""
     try:
         version = ENVIRONMENTS[peer.environment].versions().get(peer.package, "?")
@@ -95,13 +168,13 @@ def attempt(peer: Peer, work: Path, expected: dict[str, list[record_sets.Seen]])
         else:
             folder = work / peer.program
             wanted = run(peer, work / "images", folder)
-            found = record_sets.read(folder / peer.container)
+            found = seen_in(folder / peer.container)
     except (subprocess.SubprocessError, ValueError, OSError) as error:
         return version, f"FAILED: {' '.join(str(error).split())[-300:]}", True
     return version, *compare(wanted, found)
 
 
-def run(peer: Peer, source: Path, target: Path) -> list[record_sets.Seen]:
+def run(peer: Peer, source: Path, target: Path) -> list[Seen]:
     """The records that a peer prints."""
     target.mkdir(exist_ok=True)
     script = PEERS / ("readers.py" if peer in READERS else "writers.py")
@@ -109,10 +182,10 @@ def run(peer: Peer, source: Path, target: Path) -> list[record_sets.Seen]:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if ended.returncode:
         raise ValueError(f"status {ended.returncode}: {ended.stderr[-600:]}")
-    return [record_sets.Seen(*json.loads(line)) for line in ended.stdout.splitlines() if line.startswith("[")]
+    return [Seen(*json.loads(line)) for line in ended.stdout.splitlines() if line.startswith("[")]
 
 
-def compare(wanted: list[record_sets.Seen], found: list[record_sets.Seen]) -> tuple[str, bool]:
+def compare(wanted: list[Seen], found: list[Seen]) -> tuple[str, bool]:
     """The result for the table, and whether something differs. Keys and other fields count if both sides have them."""
     if len(wanted) != len(found):
         return f"DIFFERS: {len(found)} of {len(wanted)} records", True

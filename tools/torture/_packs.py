@@ -21,19 +21,19 @@ from tools.torture import Failed
 NAMES = ("out.lmdb", "out.tar", "out.tfrecord")
 ENDS = 5.0  # seconds within which workers must be gone
 _OPTIONS = ("--resize", "128", "--max-errors", "0")
-_SHARDS = ("--shard-size", "150kB")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One pack: the container's name, and the images."""
+    """One pack: the container's name, the images, and the options of a container in shards."""
 
     name: str
     images: Path
+    shards: tuple[str, ...] = ("--shard-size", "150kB")
 
     def command(self, folder: Path, *words: str) -> list[str]:
         """The command that packs into `folder`."""
-        shards = [] if self.name.endswith(".lmdb") else _SHARDS
+        shards = [] if self.name.endswith(".lmdb") else self.shards
         paths = [str(self.images), str(folder / self.name)]
         return [sys.executable, "-m", "iofast", "pack", *paths, *_OPTIONS, *shards, *words]
 
@@ -41,6 +41,12 @@ class Case:
         """Make `folder` as it is before the pack."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
+
+    def whole(self, folder: Path, *words: str) -> dict[str, str]:
+        """Pack into a new `folder` undisturbed; return the digests of the files."""
+        self.begin(folder)
+        self.finish(folder, *words)
+        return digests(folder)
 
     def over(self, folder: Path) -> bool:
         """Whether the pack is done: the container exists, with at most an empty folder beside it."""

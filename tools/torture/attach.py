@@ -133,14 +133,13 @@ def attach(pid: int) -> Snapshot:
 
 def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cpu: float) -> list[str]:
     """Compare the stretches. Raises `Failed` if steps are longer, one has no step, or the training was not seen."""
-    medians, means, longest = ({True: [], False: []} for _ in range(3))
+    medians, longest = ({True: [], False: []} for _ in range(2))
     for stretch in stretches:
         inside = (steps[:, 0] >= stretch.begin + SETTLE_S) & (steps[:, 0] + steps[:, 1] <= stretch.end)
         its = steps[inside, 1]
         if not len(its):
             raise Failed(f"no step in {stretch.end - stretch.begin:.1f} s, watched: {stretch.watched}")
         medians[stretch.watched].append(float(np.median(its)))
-        means[stretch.watched].append(float(its.mean()))
         longest[stretch.watched].append(float(its.max()))
     ratios = [with_ / without for with_, without in zip(medians[True], medians[False], strict=True)]
     longer = median(ratios) - 1
@@ -152,8 +151,7 @@ def judged(steps: np.ndarray, stretches: list[Stretch], seen: list[Snapshot], cp
     lines = [
         f"- {len(seen)} attachments, {len(steps)} steps; looks at stacks: {stacks}, in {watched} of them; "
         f"workers were seen in {workers}",
-        f"- median step {1e3 * median(medians[False]):.3f} ms unwatched, {1e3 * median(medians[True]):.3f} ms watched; "
-        f"mean {1e3 * median(means[False]):.3f} and {1e3 * median(means[True]):.3f} ms",
+        f"- median step {1e3 * median(medians[False]):.3f} ms unwatched, {1e3 * median(medians[True]):.3f} ms watched",
         f"- longer by {longer:+.2%} in the median of {len(ratios)} pairs (95 %: {spread[0]:+.2%} to {spread[1]:+.2%})",
         f"- longest step {1e3 * max(longest[False]):.0f} ms unwatched, {1e3 * max(longest[True]):.0f} ms watched",
         f"- the watching process and py-spy used {cpu:.1%} of a core, over watched and unwatched stretches",

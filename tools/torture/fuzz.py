@@ -9,10 +9,10 @@ markers, damaged likewise, go through the device's code, built for the host, wit
 kernel's bits.
 """
 
-from tools.torture.drivers import campaign
+from tools.torture.drivers.run import campaign
 
 SECONDS = 1800
 
 
 def run() -> list[str]:
-    return campaign.run("images", "regions", "device", seconds=SECONDS)
+    return campaign("images", "regions", "device", seconds=SECONDS)

@@ -1,6 +1,6 @@
 """The tests marked slow hold: full grids and large numbers of examples that `make test` has no time for."""
 
-from tools.torture._tests import run_tests
+from tools.torture.examples import run_tests
 
 
 def run() -> list[str]:

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from packing_runs import digests
 from tqdm import tqdm
 
 from tools import sample_photographs
@@ -30,20 +29,11 @@ class Rounds:
         self.folder, self.done = folder, Counter[str]()
         images = folder / "images"
         sample_photographs.make(images / "one", per_class=40, val=4, quiet=True)
-        self.cases: list[Case] = []
-        self.wanted: dict[Case, dict[str, str]] = {}
-        self.counts: dict[Case, int] = {}
+        self.cases = [Case(name, images / "one") for name in NAMES]
         start = time.monotonic()
-        for name in NAMES:
-            self._whole(Case(name, images / "one"))
+        self.wanted = {case: case.whole(folder / f"whole-{case.name}") for case in self.cases}
         self.seconds = (time.monotonic() - start) / len(NAMES)
-
-    def _whole(self, case: Case) -> None:
-        folder = self.folder / f"whole-{case.name}"
-        case.begin(folder)
-        case.finish(folder)
-        self.cases.append(case)
-        self.wanted[case], self.counts[case] = digests(folder), _packs.count(folder / case.name)
+        self.counts = {case: _packs.count(folder / f"whole-{case.name}" / case.name) for case in self.cases}
 
     def case(self, number: int) -> tuple[Case, random.Random]:
         """The case of a round, and its random numbers: rounds do not depend on each other."""

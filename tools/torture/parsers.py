@@ -11,11 +11,12 @@ file, of our own payloads also the record or the offset; what a checksum covers 
 what reading found. A step takes at most 20 seconds and, of Python and NumPy, 32 MiB (48 for tar, lists and tables).
 """
 
-from tools.torture.drivers import PARSERS, campaign
+from tools.torture.drivers import PARSERS
+from tools.torture.drivers.run import campaign
 
 ARROW = ("table", "arrow")
 
 
 def run() -> list[str]:
-    rows = campaign.run(*(name for name in PARSERS if name not in ARROW))
-    return rows + campaign.run(*ARROW, sanitized=False)[1:]
+    rows = campaign(*(name for name in PARSERS if name not in ARROW))
+    return rows + campaign(*ARROW, sanitized=False)[1:]

@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
-from packing_runs import digests
 from tqdm import tqdm
 
 from tools import sample_photographs
@@ -120,12 +119,10 @@ def run() -> list[str]:
 def _round(folder: Path, images: Path, number: int) -> Counter[str]:
     case, chance = Case(_packs.NAMES[number % 3], images), random.Random(f"parts {number}")
     options = _OPTIONS[number // 3 % len(_OPTIONS)]
-    whole, parts = folder / "whole", folder / "parts"
-    case.begin(whole)
-    case.finish(whole, *options)
+    wanted, parts = case.whole(folder / "whole", *options), folder / "parts"
     case.begin(parts)
     each = Round(case, parts, chance, options)
     each.run()
     each.join()
-    case.check(parts, digests(whole), f"round {number}, {case.name}")
+    case.check(parts, wanted, f"round {number}, {case.name}")
     return each.counts + Counter(rounds=1)

@@ -10,14 +10,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
-from packing_runs import digests
 from ray_here import own_ray_folders
 
 from tools import sample_photographs
@@ -37,7 +35,7 @@ class Run:
 
     def __init__(self, case: Case, folder: Path, address: str) -> None:
         self.case, self.folder, self.partial = case, folder, folder / f"{case.name}.partial"
-        pack = [*command(case, folder), "--max-errors", "0", "--json"]
+        pack = case.command(folder, "--json", "--quiet")
         if case.name.endswith(".lmdb"):  # without shards so few images would be one part
             subprocess.run([*pack, "--part", f"1/{SHARDS}"], check=True, stdout=subprocess.DEVNULL)
         self.command, self.environment = [*pack, "--on", "ray"], {**os.environ, "RAY_ADDRESS": address}
@@ -87,13 +85,6 @@ class Run:
         return int(json.loads(out)["resumed"])
 
 
-def command(case: Case, folder: Path) -> list[str]:
-    """The command that packs a case in shards of `RECORDS`."""
-    shards = [] if case.name.endswith(".lmdb") else ["--shard-records", str(RECORDS)]
-    paths = [str(case.images), str(folder / case.name)]
-    return [sys.executable, "-m", "iofast", "pack", *paths, "--resize", "128", *shards, "--quiet"]
-
-
 class Cluster:
     """Three nodes of `ray.cluster_utils.Cluster`; the first one stays."""
 
@@ -126,14 +117,13 @@ def run() -> list[str]:
         with own_ray_folders():
             cluster = Cluster()
             try:
-                for case in (Case(name, source) for name in _packs.NAMES):
-                    whole, target = Path(name, f"plain-{case.name}"), Path(name, "target")
-                    case.begin(whole)
-                    subprocess.run(command(case, whole), check=True)
+                for container in _packs.NAMES:
+                    case, target = Case(container, source, ("--shard-records", str(RECORDS))), Path(name, "target")
+                    wanted = case.whole(Path(name, f"plain-{container}"))
                     for kind in ROUNDS:
                         case.begin(target)
                         lost = lose(Run(case, target, cluster.address), kind.split(" and "), cluster, chance)
-                        resumed = lost.end(digests(whole), f"{case.name}, {kind}")
+                        resumed = lost.end(wanted, f"{container}, {kind}")
                         counts.update(rounds=1, resumed="driver" in kind and resumed > RECORDS)
                         counts.update(kind.split(" and "))
             finally:

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from tools.torture import ROOT
-from tools.torture.drivers import campaign
+from tools.torture.drivers.run import campaign
 
 SECONDS = 1200
 
 
 def run() -> list[str]:
-    rows = campaign.run("steps", seconds=SECONDS)
+    rows = campaign("steps", seconds=SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         library, source = Path(folder) / "memory_faults.so", Path(__file__).with_name("memory_faults.c")
         subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source], check=True)

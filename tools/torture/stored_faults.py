@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import itertools
 import json
 import multiprocessing
 import os
@@ -101,9 +102,11 @@ class Result(NamedTuple):
 class Site:
     """A folder with all sets, its server, and a proxy with faults."""
 
-    def __init__(self, sets: Path, folder: Path, server: str) -> None:
-        self.sets, self.folder, self.proxy = sets, folder, FaultProxy(server)
-        self.cache = folder.with_name(f"{folder.name}-cache")
+    def __init__(self, sets: Path, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.sets, self.folder, self.cache = sets, folder, folder.with_name(f"{folder.name}-cache")
+        shutil.copytree(sets, folder, copy_function=os.link)
+        self.proxy = FaultProxy(stack.enter_context(web_server(folder)))
+        stack.callback(self.proxy.close)
 
     def replace(self, chance: random.Random, container: str) -> None:
         """Replace an object of a set by another version."""
@@ -184,25 +187,14 @@ def run() -> list[str]:
         folder = Path(name)
         (folder / "sets").mkdir()
         determinism.datasets(folder / "sets")
-        wanted = {mode: epoch(folder / "sets", "LMDB", mode, 1) for mode in ORDERS}
+        wanted = {mode: list(epoch(folder / "sets", "LMDB", mode, 1)) for mode in ORDERS}
         sites = queue.SimpleQueue[Site]()
         for number in range(AT_ONCE):
-            sites.put(stack.enter_context(_site(folder / "sets", folder / f"site{number}")))
+            sites.put(Site(folder / "sets", folder / f"site{number}", stack))
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         stack.callback(pool.shutdown, cancel_futures=True)
         tasks = [pool.submit(one, Run.of(number), sites, wanted) for number in range(RUNS)]
         return _report([task.result() for task in tqdm(tasks, desc="stored_faults")])
-
-
-@contextlib.contextmanager
-def _site(sets: Path, folder: Path) -> Iterator[Site]:
-    folder.mkdir()
-    for path in sets.iterdir():
-        os.link(path, folder / path.name)
-    with web_server(folder) as server:
-        site = Site(sets, folder, server)
-        yield site
-        site.proxy.close()
 
 
 def one(run: Run, sites: queue.SimpleQueue[Site], wanted: Mapping[str, list[determinism.GlobalBatch]]) -> Result:
@@ -262,22 +254,17 @@ def _train(url: str, container: str, mode: str, workers: int, out: Path, environ
     error = ""
     try:
         with blocks_of(BLOCK):
-            epoch(url, container, mode, workers, batches)
+            batches.extend(epoch(url, container, mode, workers))
     except IofastError as raised:
         error = f"{type(raised).__name__}: {raised}"
     out.write_text(json.dumps({"ended": time.monotonic(), "batches": batches, "error": error}))
     atexit._run_exitfuncs()  # which a process of `multiprocessing` leaves out
 
 
-def epoch(
-    place: Path | str, container: str, mode: str, workers: int, batches: list[determinism.GlobalBatch] | None = None
-) -> list[determinism.GlobalBatch]:
-    """Append the batches of one epoch."""
-    batches = [] if batches is None else batches
+def epoch(place: Path | str, container: str, mode: str, workers: int) -> Iterator[determinism.GlobalBatch]:
+    """The batches of one epoch."""
     made = determinism.loader(determinism.dataset(place, container), ORDERS[mode], 1, 0, workers)
-    for images, labels in made:
-        batches.append(determinism.joined([determinism.part(made, images, labels)]))
-    return batches
+    return itertools.islice(determinism.batches([made]), len(made))
 
 
 def _report(results: list[Result]) -> list[str]:

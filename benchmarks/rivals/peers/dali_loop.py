@@ -13,7 +13,7 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.auto_aug import rand_augment
-from protocol import MEAN, STD, Options, main, no_pack
+from protocol import MEAN, STD, Options, main
 
 
 class Epochs:
@@ -63,4 +63,4 @@ def _augmented(images: Any, options: Options) -> Any:
 
 
 if __name__ == "__main__":
-    main(load, no_pack)
+    main(load)

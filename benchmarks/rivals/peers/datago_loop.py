@@ -15,7 +15,7 @@ import cv2
 import datago
 import torch
 from decoding import augmented, collated, seen_by
-from protocol import Options, main, no_pack
+from protocol import Options, main
 
 from tools.pillow_folder import files_by_class
 
@@ -51,4 +51,4 @@ def load(options: Options) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main(load, no_pack)
+    main(load)

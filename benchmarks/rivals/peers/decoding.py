@@ -38,12 +38,9 @@ def augmented(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return cv2.flip(image, 1) if random.random() < 0.5 else image
 
 
-def _centre(image: NDArray[np.uint8], size: int, short: int = 256) -> NDArray[np.uint8]:
+def _centre(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Of the prepared files, whose short side has 256 pixels already."""
     height, width = image.shape[:2]
-    if min(height, width) != short:  # the prepared files have this size already
-        scale = short / min(height, width)
-        width, height = round(width * scale), round(height * scale)
-        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
     x, y = (width - size) // 2, (height - size) // 2
     return image[y : y + size, x : x + size]
 

@@ -1,9 +1,8 @@
 """Grain: an ArrayRecord file and its Dataset API.
 
 Used as its documentation on data sources and Dataset says: ArrayRecord written with `group_size:1` for random access,
-a MapDataset that is shuffled, mapped and batched, so that each thread makes whole batches. Variants: threads
-(`ReadOptions(num_threads)`), since the decoder leaves the GIL, and processes (`mp_prefetch`), which did not run here:
-no batch within 40 s.
+a MapDataset that is shuffled, mapped and batched, so that each thread (`ReadOptions(num_threads)`) makes whole batches;
+the decoder leaves the GIL. With processes (`mp_prefetch`) it did not run here: no batch within 40 s.
 """
 
 from collections.abc import Iterator
@@ -43,11 +42,8 @@ class Epochs:
         if self.options.case != "centre":
             data = data.shuffle()
         data = data.map(Decode(self.options))
-        if self.options.variant == "threads":
-            read = grain.ReadOptions(num_threads=self.options.workers, prefetch_buffer_size=2 * self.options.workers)
-            return iter(data.batch(self.options.batch).to_iter_dataset(read))
-        several = grain.MultiprocessingOptions(num_workers=self.options.workers)
-        return iter(data.batch(self.options.batch).to_iter_dataset().mp_prefetch(several))
+        read = grain.ReadOptions(num_threads=self.options.workers, prefetch_buffer_size=2 * self.options.workers)
+        return iter(data.batch(self.options.batch).to_iter_dataset(read))
 
 
 def load(options: Options) -> tuple[Any, Any]:

@@ -78,7 +78,7 @@ LIMITS = {"turbojpeg": turbojpeg, "simplejpeg": decoder, "resampler": resampler,
 def main() -> None:
     options = Options(**json.loads(sys.argv[-1]))
     if options.variant == "memory":
-        protocol.main(memory, protocol.no_pack)
+        protocol.main(memory)
         return
     once = LIMITS[options.variant](options)
 

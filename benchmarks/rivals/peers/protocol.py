@@ -4,7 +4,7 @@
     python ffcv_loop.py load OPTIONS              opens a loader, runs an epoch, then a run for each line of input
 
 OPTIONS is JSON: the fields of `Options`. A run is as many epochs as fill `SECONDS`. After each the script prints a line
-of JSON: images, seconds, and what the first batch looks like. In the case packing a run writes the container of `data`
+of JSON: images, seconds, and seconds to the first batch. In the case packing a run writes the container of `data`
 anew.
 """
 
@@ -58,7 +58,12 @@ Loader = Iterable[Any]
 Seen = tuple[int, Any]  # samples of a batch, and its images as an array or tensor
 
 
-def main(load: Callable[[Options], tuple[Loader, Callable[[Any], Seen]]], pack: Callable[..., None]) -> None:
+def no_pack(source: Path, target: Path, options: Options) -> None:
+    """For rivals that read folders."""
+    sys.exit(f"{options.variant} reads {source}, and writes no {target}")
+
+
+def main(load: Callable[[Options], tuple[Loader, Callable[[Any], Seen]]], pack: Callable[..., None] = no_pack) -> None:
     """Run the command line: `load` returns a loader, and what to call on a batch; `pack(source, target, options)`."""
     words = sys.argv[1:]
     options = Options(**json.loads(words[-1]))
@@ -99,26 +104,19 @@ def serve(run: Callable[[float, bool], dict[str, Any]], begun: float = 0.0) -> N
         print(json.dumps(run(time.perf_counter(), False)), flush=True)
 
 
-def no_pack(source: Path, target: Path, options: Options) -> None:
-    """For rivals that read folders."""
-    sys.exit(f"{options.variant} reads {source}, and writes no {target}")
-
-
 def _run(loader: Loader, seen: Callable[[Any], Seen], options: Options, begun: float, is_first: bool) -> dict[str, Any]:
-    """Epochs for `SECONDS`: images, seconds, seconds to the first batch, and what the first batch looks like.
+    """Epochs for `SECONDS`: images, seconds, and seconds to the first batch.
 
     The first run is one epoch, for it does not count; so is one from a cold disk, for a second epoch would be warm.
     """
-    images, first, seconds, looks = 0, 0.0, 0.0, dict[str, Any]()
+    images, first, seconds = 0, 0.0, 0.0
     while not images or (seconds < SECONDS and not is_first and not options.is_cold):
         for batch in loader:
-            count, pixels = seen(batch)
-            if not images:
-                first = time.perf_counter() - begun
-                looks = _looks(pixels, options) if is_first else {}  # it takes time
+            count, _ = seen(batch)
+            first = first or time.perf_counter() - begun
             images += count
         seconds = time.perf_counter() - begun
-    return {"images": images, "seconds": seconds, "first": first, **looks}
+    return {"images": images, "seconds": seconds, "first": first}
 
 
 def _packing(pack: Callable[..., None], options: Options, *_: object) -> dict[str, Any]:
@@ -159,22 +157,3 @@ def _trained(seen: Callable[[Any], Seen]) -> Callable[[Any], Seen]:
         return count, pixels
 
     return step
-
-
-def _looks(pixels: Any, options: Options) -> dict[str, Any]:
-    """Shape, type, and mean and spread on the scale of 0 to 255, by which a loader that cheats would be seen."""
-    dtype = str(pixels.dtype)
-    if dtype == "torch.bfloat16":
-        pixels = pixels.float()  # NumPy has no such type
-    array = np.asarray(pixels)
-    some = array[:16].astype(np.float64)
-    if options.is_float:
-        axis = 1 if array.shape[1] == 3 else 3
-        shape = [3 if each == axis else 1 for each in range(4)]
-        some = 255 * (some * np.reshape(STD, shape) + np.reshape(MEAN, shape))
-    return {
-        "shape": list(array.shape),
-        "dtype": dtype,
-        "mean": float(some.mean()),
-        "std": float(some.std()),
-    }

@@ -16,7 +16,7 @@ from typing import Any
 import spdl.io
 import torch
 from decoding import batch_of, finished
-from protocol import Options, main, no_pack, pair
+from protocol import Options, main, pair
 from spdl.pipeline import PipelineBuilder
 
 from tools.pillow_folder import box, files_by_class
@@ -66,4 +66,4 @@ def load(options: Options) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main(load, no_pack)
+    main(load)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from decoding import decode, seen_by
-from protocol import Options, main, no_pack, several
+from protocol import Options, main, several
 
 from tools.pillow_folder import files_by_class
 
@@ -90,4 +90,4 @@ def _torchvision(files: Any, options: Options) -> Any:
 
 
 if __name__ == "__main__":
-    main(load, no_pack)
+    main(load)

@@ -13,11 +13,11 @@ from pathlib import Path
 PARSERS = {
     "manifest": "own.Manifests",
     "index": "own.Indexes",
-    "pages": "pages.Pages",
+    "pages": "lmdbs.Pages",
     "tar": "tars.Tars",
     "tfrecord": "tfrecords.Tfrecords",
     "lmdb": "lmdbs.Lmdbs",
-    "arrow": "arrow_files.Arrow",
+    "arrow": "tables.Arrow",
     "cache": "caches.Caches",
     "table": "tables.Tables",
     "annotations": "annotations.Annotations",

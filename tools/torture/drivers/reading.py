@@ -4,10 +4,11 @@ An error is one line that names a file of the set. A payload with a checksum is 
 error that reading found.
 """
 
+import contextlib
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,33 +56,42 @@ class WholeRead:
         check_message(error, self.names)
         self.errors += 1
 
-    def run(self, foreign: dict[str, object] | None = None) -> str:
-        """Read everything; return how it ended."""
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """Take an error of ours that the block raises."""
         try:
-            reader = open_reader(self.path, foreign)
+            yield
         except IofastError as error:
             self.take(error)
+
+    def run(self, foreign: dict[str, object] | None = None) -> str:
+        """Read everything; return how it ended."""
+        reader = None
+        with self.ours():
+            reader = open_reader(self.path, foreign)
+        if reader is None:
             return "refused"
         with reader:
             count = len(reader)
             rows = sorted({0, count - 1, *(self.chance.randrange(count) for _ in range(ROWS))}) if count else []
             indices = np.array(rows[:ROWS], np.int64)
-            try:
+            with self.ours():
                 reader.keys(reader.columns(indices))
-            except IofastError as error:
-                self.take(error)
             for field in reader.manifest.fields:
-                self._field(reader, indices, field)
-            self._images(reader, indices)
-            self._records(reader, rows)
+                with self.ours():
+                    self._field(reader, indices, field)
+            with self.ours():
+                self._images(reader, indices)
+            for index in rows[:4]:
+                with self.ours():
+                    record = reader.record(index)
+                    assert self.right is None or all(self.right(index, *field) for field in record.fields.items())
+                    reader.name(index)
         return self._verify(foreign)
 
     def _field(self, reader: Reader, indices: NDArray[np.int64], field: str) -> None:
         failed: Failures = {}
-        try:
-            values = reader.values(indices, field, failed=failed)
-        except IofastError as error:
-            return self.take(error)
+        values = reader.values(indices, field, failed=failed)
         for error in failed.values():
             self.take(error)
             assert self.right is None or _PLACE.search(str(error)), f"no place in: {error}"
@@ -89,7 +99,6 @@ class WholeRead:
             if self.right is not None and row not in failed:
                 index = int(indices[row])
                 assert self.right(index, field, payload), f"record {index}: wrong {field}: {payload!r:.80}"
-        return None
 
     def _images(self, reader: Reader, indices: NDArray[np.int64]) -> None:
         """Decode as a loader does, into 16 x 16 pixels."""
@@ -97,23 +106,8 @@ class WholeRead:
             located = reader.locate(indices)
         except KeyError:
             assert not set(reader.manifest.fields) & {*IMAGE_FIELDS, *RAW_FIELDS}, "images, but none to be located"
-            return None
-        except IofastError as error:
-            return self.take(error)
-        try:
-            decode(reader, located)
-        except IofastError as error:
-            self.take(error)
-        return None
-
-    def _records(self, reader: Reader, rows: Sequence[int]) -> None:
-        for index in rows[:4]:
-            try:
-                record = reader.record(index)
-                assert self.right is None or all(self.right(index, name, own) for name, own in record.fields.items())
-                reader.name(index)
-            except IofastError as error:
-                self.take(error)
+            return
+        decode(reader, located)
 
     def _verify(self, foreign: dict[str, object] | None) -> str:
         result = verify(self.path, decode=False, workers=1, foreign=foreign)  # opens as before, and lists problems
