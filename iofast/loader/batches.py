@@ -72,9 +72,10 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
-    def run(self, number: int, part: range) -> None:
+    def run(self, part: range) -> None:
         begun, contexts = monotonic_ns(), self._contexts
-        times = self._samples.make(contexts.context(number), contexts.stages, np.arange(part.start, part.stop))
+        with contexts.one() as context:
+            times = self._samples.make(context, contexts.stages, np.arange(part.start, part.stop))
         if contexts.trace is not None:
             contexts.trace.made((self._epoch, self._batch), begun, *times)
 
@@ -92,7 +93,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
 
     def _redone(self, samples: Samples, pixels: Pixels, before: list[Failure], rows: list[int]) -> FinishedBatch:
         """The batch once more, of which the CPU decodes `rows`."""
-        with self._contexts.spare() as context:
+        with self._contexts.one() as context:
             pixels.make_rest(context, self._contexts.stages, rows)
         made = self._completed(samples)
         return made._replace(failures=before + [each for each in made.failures if each not in before])
@@ -134,7 +135,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             left = [row for row in rows if row in samples.plan.reasons]
             if not left:
                 return failures
-            with self._contexts.spare() as context:
+            with self._contexts.one() as context:
                 samples.replace(context, self._contexts.stages, np.array(left), attempt)
             failures += samples.failures(left)
         if any(row in samples.plan.reasons for row in rows):

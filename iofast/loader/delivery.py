@@ -142,7 +142,7 @@ class _DeviceJob(PrefetchJob["Issued[FinishedBatch]", None]):
             self._auto.watch()  # here, because this thread is the one that takes from `made`
         return []
 
-    def run(self, number: int, part: None) -> None:
+    def run(self, part: None) -> None:
         """Nothing: there are no slices."""
 
     def finish(self) -> Issued[FinishedBatch]:

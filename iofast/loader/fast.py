@@ -256,12 +256,12 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
-        resources, (ways, times), setting = self._resources, self._tally.sum(), self._setting()
+        resources, done, setting = self._resources, self._tally.sum(), self._setting()
         if resources.transfer is not None:
             resources.transfer.collect()  # times of the last copies
         return LoaderStats(
-            images=sum(ways.values()),
-            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
+            images=sum(done.ways.values()),
+            ways={way: done.ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
             decode=resources.decoding.description,
             changed=self.dataset.reader.changed,
             errors=self._failure_log.errors,
@@ -270,7 +270,7 @@ class FastLoader(Iterable[_BatchT]):
             meter=self._clock.stats,
             num_workers=setting.num_workers,
             depth=setting.depth,
-            cpu_share=times.cpu_share(cores_of_rank()),
+            cpu_share=done.cpu_s / (done.wall_s * cores_of_rank()) if done.wall_s else 0.0,
         )
 
     @property

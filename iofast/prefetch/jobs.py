@@ -6,8 +6,8 @@ handed over; the threads end with the consumer (end, `close`, garbage collection
 bug.
 
 Threads wait on a `SimpleQueue`, because a finalizer may call its `put` anywhere: a lock taken there could be held by
-the interrupted frame itself. Parked threads wait on a second one. The consumer waits on no Python code either: a Ctrl-C
-in `Event.wait` can leave the event's lock held for ever.
+the interrupted frame itself. The consumer waits on no Python code either: a Ctrl-C in `Event.wait` can leave the
+event's lock held for ever.
 """
 
 import os
@@ -18,7 +18,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
@@ -32,12 +32,12 @@ from iofast.prefetch.threads import (
     start_thread,
     works,
 )
-from iofast.prefetch.times import Clock, PrefetchTimes, Stopwatch
+from iofast.prefetch.times import PrefetchTimes, Spent
 
 T = TypeVar("T")
 S = TypeVar("S")
 
-_PARK = object()  # a task: the thread that takes it waits in `parked`
+_LESS = object()  # a task: the thread that takes it ends
 STEP_S = 0.05  # between two checks of `given_up`
 
 
@@ -49,8 +49,8 @@ class PrefetchJob(ABC, Generic[T, S]):
         """Prepare the work, and return its slices."""
 
     @abstractmethod
-    def run(self, number: int, part: S) -> None:
-        """Do one slice in thread `number`. Two calls with the same number never overlap."""
+    def run(self, part: S) -> None:
+        """Do one slice."""
 
     @abstractmethod
     def finish(self) -> T:
@@ -61,33 +61,10 @@ class _Shared:
     """What threads and finalizer share. No reference leads to the `Prefetch`, which would keep it alive."""
 
     def __init__(self) -> None:
-        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _PARK; anything else ends the thread
-        self.parked: SimpleQueue[bool] = SimpleQueue()  # True wakes a parked thread, False ends it
+        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _LESS; anything else ends all threads
         self.ready: deque[None] = deque()  # one entry for each ready result: a counter that needs no lock
         self.stopped = False
         self.owner: object = None
-
-    def task(self, clock: Clock) -> Any:
-        """Return the next task. The clock is read only if there is none yet."""
-        while True:
-            try:
-                task = self.tasks.get_nowait()
-            except Empty:
-                clock.idle.start()
-                task = self.tasks.get()
-                clock.idle.stop()
-            if task is not _PARK:
-                return task
-            clock.idle.start()
-            wanted = self.parked.get()
-            clock.idle.stop()
-            if not wanted:
-                return None
-
-    def end(self) -> None:
-        """End one thread, which ends the next one: a Ctrl-C cannot come between them."""
-        self.tasks.put(None)
-        self.parked.put(False)
 
 
 class _Promise(Generic[T, S]):
@@ -115,9 +92,9 @@ class _Promise(Generic[T, S]):
         if not parts:
             self.end(shared)
 
-    def run(self, number: int, part: S, shared: _Shared) -> None:
+    def run(self, part: S, shared: _Shared) -> None:
         if self.error is None:
-            self.job.run(number, part)
+            self.job.run(part)
         with self.lock:
             self.left -= 1
             last = self.left == 0
@@ -166,11 +143,10 @@ class Prefetch(Generic[T, S]):
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
         self._put = start  # jobs below this number are queued
         self._pid = os.getpid()
-        self._life, self._wait = Stopwatch(), Stopwatch()
-        self._levels = [0] * (depth + 2)  # after a Ctrl-C one more than `depth` may be ready
-        self._clocks: list[Clock] = []
-        self._wanted = 0  # threads that may work; never more than do, or the last one could park
-        self._threads: list[threading.Thread] = []
+        self._begun, self._ended, self._waited = time.perf_counter(), 0.0, 0.0
+        self._spent: list[Spent] = []  # of each thread, also of those that have ended
+        self._wanted = 0  # threads that may work; never more than do, or the last one could end
+        self._threads: list[threading.Thread] = []  # also ended ones: a Ctrl-C as one is freed would be lost
         self._shared = _Shared()
         works(self._shared)
         # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
@@ -178,7 +154,6 @@ class Prefetch(Generic[T, S]):
         # Daemon threads let the interpreter exit beside a live iterator. The finalizer also runs at exit, and ends them
         # before their memory goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
-        self._life.start()
         if num_workers:
             try:
                 self._add_thread()  # at least one is needed; `_employ` accepts fewer than wanted
@@ -187,12 +162,12 @@ class Prefetch(Generic[T, S]):
                 raise
             self._employ(num_workers)
         else:
-            self._clocks.append(Clock())
+            self._spent.append(Spent())
         self._ask(start + depth)
 
     @property
     def num_workers(self) -> int:
-        """Number of threads at work, without parked ones."""
+        """Number of threads at work."""
         return self._wanted
 
     @property
@@ -222,18 +197,17 @@ class Prefetch(Generic[T, S]):
             raise StopIteration
         if given_up is None:  # no thread of ours, which ends by itself
             works(self._shared)
-        self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
             if self._shared.stopped and threading.current_thread() is threading.main_thread():
                 raise WorkerError(EXITING)  # in a daemon thread the wait ends with the process
-            self._wait.start()
+            begun = time.perf_counter()
             try:
                 if self._threads:
                     _wait_for(promise.done, given_up, self._shared)
                 else:
                     self._work_here(promise)
             finally:
-                self._wait.stop()
+                self._waited += time.perf_counter() - begun
         if promise.error is not None:
             error = promise.error
             self.close()
@@ -251,32 +225,29 @@ class Prefetch(Generic[T, S]):
         """Change the number of threads or the depth. Call in the consumer's thread, between results.
 
         A larger depth is used at once, a smaller one after the ready results were taken. Threads that are not needed
-        park after the tasks queued so far, and wake at once when needed again. If the machine has fewer threads to
-        give, `num_workers` has their number. Raises `OptionError` for values below 1.
+        end after the tasks queued so far. If the machine has fewer threads to give, `num_workers` has their number.
+        Raises `OptionError` for values below 1.
         """
         for name, value in (("num_workers", num_workers), ("depth", depth)):
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be 1 or more, found {value}")
         if not self._finalizer.alive or os.getpid() != self._pid:
             return
-        if depth is not None:
-            self._levels += [0] * (depth + 2 - len(self._levels))
-            self._depth = depth
+        self._depth = self._depth if depth is None else depth
         if num_workers is not None:
             self._employ(num_workers)
         self._ask(self._at + self._depth)
 
     def times(self) -> PrefetchTimes:
         """Return the times so far. Any thread may call it, also after the end."""
-        clocks, batches = list(self._clocks), self._at - self._start
+        spent, batches = list(self._spent), self._at - self._start
         return PrefetchTimes(
-            wall_s=self._life.read(),
+            wall_s=(self._ended or time.perf_counter()) - self._begun,
             batches=batches,
             made=batches + len(self._shared.ready),
-            wait_s=self._wait.read(),
-            work_s=sum(clock.work_s() for clock in clocks),
-            cpu_s=sum(clock.cpu_s() for clock in clocks),
-            levels=tuple(self._levels),
+            wait_s=self._waited,
+            work_s=sum(each.work_s for each in spent),
+            cpu_s=sum(each.cpu_s for each in spent),
         )
 
     def close(self) -> None:
@@ -285,7 +256,7 @@ class Prefetch(Generic[T, S]):
         self._finalizer()
         while self._pending:
             self._pending.popitem()[1].error = None  # its traceback refers to the promise: a cycle
-        self._life.stop()
+        self._ended = self._ended or time.perf_counter()
 
     def _ask(self, stop: int) -> None:
         """Queue the jobs before number `stop`.
@@ -304,34 +275,27 @@ class Prefetch(Generic[T, S]):
         if sys.is_finalizing():  # making a tensor may end the process then
             raise WorkerError(EXITING)
         try:
-            with self._clocks[0].lent():
-                while not promise.finished:
-                    _do(0, self._shared.tasks.get_nowait(), self._shared)
+            while not promise.finished:
+                _do(self._shared.tasks.get_nowait(), self._shared, self._spent[0])
         except BaseException:  # a Ctrl-C after taking a task: it is lost
             self.close()
             raise
 
     def _employ(self, num_workers: int) -> None:
-        """Park, wake or start threads. A Ctrl-C between two lines may leave a thread too many at work, never none."""
+        """End or start threads. A Ctrl-C between two lines may leave a thread too many at work, never none."""
         while self._wanted > num_workers:
             self._wanted -= 1
-            self._shared.tasks.put(_PARK)
+            self._shared.tasks.put(_LESS)
         while self._wanted < num_workers:
-            if self._wanted < sum(thread.ident is not None for thread in self._threads):
-                self._shared.parked.put(True)
-                self._wanted += 1
-                continue
             try:
                 self._add_thread()
             except WorkerError:  # the system has no more threads to give
                 return
 
     def _add_thread(self) -> None:
-        number, clock = len(self._threads), Clock()
-        thread = threading.Thread(
-            target=_work, args=(number, self._shared, clock), name=f"iofast-{self._name}{number}", daemon=True
-        )
-        self._clocks.append(clock)
+        spent, name = Spent(), f"iofast-{self._name}{len(self._threads)}"
+        thread = threading.Thread(target=_work, args=(self._shared, spent), name=name, daemon=True)
+        self._spent.append(spent)
         self._threads.append(thread)
         start_thread(thread)
         self._wanted += 1
@@ -348,31 +312,31 @@ def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None, share
             raise WorkerError("the wait for this result was given up")
 
 
-def _work(number: int, shared: _Shared, clock: Clock) -> None:
+def _work(shared: _Shared, spent: Spent) -> None:
     name_for_kernel()
     compute_alone()
-    clock.begin()
-    while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
-        _do(number, task, shared)
+    while isinstance(task := shared.tasks.get(), tuple) and not shared.stopped:
+        _do(task, shared, spent)
         del task  # it would keep its batch alive until the next task
-    clock.end()
-    shared.end()
+    if task is not _LESS:
+        shared.tasks.put(None)  # ends the next thread: a Ctrl-C cannot come between them
 
 
-def _do(number: int, task: tuple[_Promise[Any, Any], Any], shared: _Shared) -> None:
+def _do(task: tuple[_Promise[Any, Any], Any], shared: _Shared, spent: Spent) -> None:
     promise, part = task
     try:
-        if part is None:
-            promise.begin(shared)
-        else:
-            promise.run(number, part, shared)
+        with spent.counted():
+            if part is None:
+                promise.begin(shared)
+            else:
+                promise.run(part, shared)
     except BaseException as error:  # the consumer raises it
         promise.fail(error, shared)
 
 
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
     shared.stopped = True
-    shared.end()  # before any Python call, which a Ctrl-C could interrupt
+    shared.tasks.put(None)  # before any Python call, which a Ctrl-C could interrupt
     rests(shared)
     if os.getpid() != pid:  # a forked child has no such threads
         return
