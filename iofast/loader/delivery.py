@@ -22,7 +22,7 @@ from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import BatchJob, FinishedBatch, mapped
 from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts
-from iofast.loader.plan import BatchPlans, LoaderParts
+from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.loader.there import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
@@ -236,10 +236,9 @@ def deliver(
     """
     limits, (epoch, start, stop) = parts.resources.limits, span
     setting = state if isinstance(state, Setting) else (state or first(limits)).setting
-    plans = BatchPlans(parts, epoch, stop)
     slices = (stop - start) * limits.slices  # more threads than that would be idle
     made = Prefetch(
-        lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),
+        lambda batch: BatchJob(parts, contexts, epoch, batch, ready),
         stop,
         num_workers=min(setting.num_workers, max(1, slices)),
         depth=setting.depth,

@@ -95,19 +95,12 @@ def permuted_groups(
     """
     if n > _TABLE:
         return permuted_each(n, streams(key, groups), positions)
-    image = np.empty_like(positions)
-    first, last = int(groups.min()), int(groups.max())
-    if last - first <= 1:  # a batch
-        tables = np.stack([_group(n, key, group) for group in range(first, last + 1)])
-        image[:] = tables[groups - first, positions]
-        return image
-    unique, row = np.unique(groups, return_inverse=True)
-    rows = max(_AT_ONCE * _RANKED // n, 1)
-    order = np.argsort(row, kind="stable")
-    edges = np.searchsorted(row[order], np.arange(0, len(unique) + rows, rows))
-    for start, begin, end in zip(range(0, len(unique), rows), edges, edges[1:], strict=False):
-        table, part = _sorted(n, key, unique[start : start + rows]), order[begin:end]
-        image[part] = table[row[part] - start, positions[part]]
+    image, (unique, row) = np.empty_like(positions), np.unique(groups, return_inverse=True)
+    few = max(_AT_ONCE * _RANKED // n, 1)
+    for start in range(0, len(unique), few):
+        there = (row >= start) & (row < start + few)
+        tables = _sorted(n, key, unique[start : start + few])
+        image[there] = tables[row[there] - start, positions[there]]
     return image
 
 
@@ -144,12 +137,6 @@ def _key_stream(key: str, words: int) -> Words:
 @lru_cache(maxsize=16)  # the epochs in flight of a few loaders
 def _table(n: int, key: str) -> NDArray[np.int64]:
     return np.argsort(_key_stream(key, n), kind="stable").astype(np.int64)
-
-
-@lru_cache(maxsize=16)
-def _group(n: int, key: np.uint64, group: int) -> NDArray[np.int64]:
-    table: NDArray[np.int64] = _sorted(n, key, np.array([group]))[0]
-    return table
 
 
 def _sorted(n: int, key: np.uint64, groups: NDArray[np.int64]) -> NDArray[np.int64]:
