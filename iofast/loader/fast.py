@@ -25,10 +25,10 @@ from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
 from iofast.loader.checks import check_dataset, check_spec
-from iofast.loader.delivery import Delivery, deliver
+from iofast.loader.delivery import Delivery
 from iofast.loader.epochs import EpochOrder
 from iofast.loader.filling import fill
-from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
+from iofast.loader.frameworks import NOT_REBUILT, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Failure, FailureLog, LoaderStats, Tally
 from iofast.loader.options import INSTEAD, Fields, UsualOptions
 from iofast.loader.options import LoaderOptions as LoaderOptions
@@ -43,8 +43,8 @@ from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
 from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
-from iofast.prefetch import Setting, StoredReadahead
-from iofast.prefetch.auto import State, first
+from iofast.prefetch import StoredReadahead
+from iofast.prefetch.auto import first
 
 _log = logging.getLogger("iofast")
 
@@ -176,7 +176,7 @@ class FastLoader(Iterable[_BatchT]):
         self._decoding_all = threading.Lock()
         self._epochs = epochs  # from here on `_FIXED` attributes cannot be assigned
         self._failure_log = FailureLog(self.options.on_error, self.options.max_errors)
-        self._auto: State | None = None  # of the last epoch
+        self._auto = first(self._resources.limits)  # threads and depth at the end of the last epoch
         self._course = Course()
         self._trace: Trace | None = None
 
@@ -195,7 +195,7 @@ class FastLoader(Iterable[_BatchT]):
 
     def __getattr__(self, name: str) -> Never:
         if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
-            raise OptionError(not_rebuilt())
+            raise OptionError(NOT_REBUILT)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def num_workers(self) -> int:
         """Decoding threads: the option, or with "auto" those at work now."""
-        return self._setting().num_workers
+        return self._auto.setting.num_workers
 
     @property
     def sampler(self) -> LoaderSampler:
@@ -256,7 +256,7 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
-        resources, done, setting = self._resources, self._tally.sum(), self._setting()
+        resources, done, setting = self._resources, self._tally.sum(), self._auto.setting
         if resources.transfer is not None:
             resources.transfer.collect()  # times of the last copies
         return LoaderStats(
@@ -365,13 +365,7 @@ class FastLoader(Iterable[_BatchT]):
                 progress.fresh = False
                 progress.batch += 1  # last: a Ctrl-C before this line loses no batch
                 yield only.pop()
-                self._auto = delivery.auto_state() or self._auto
-
-    def _setting(self) -> Setting:
-        limits = self._resources.limits
-        if self.options.num_workers != "auto":
-            return Setting(limits.max_workers, limits.max_depth)
-        return (self._auto or first(limits)).setting
+                self._auto = delivery.auto.state
 
     def _parts(self) -> LoaderParts:
         """What batches are made of. With `cache="device"` other consumers wait until the first has decoded all."""
@@ -385,8 +379,7 @@ class FastLoader(Iterable[_BatchT]):
         self, contexts: Contexts, span: tuple[int, int, int], ready: Callable[[int], None] | None
     ) -> Delivery:
         self._resources.begin_transfer()  # first: memory allocated during a capture would break the capture
-        state = self._auto if self.options.num_workers == "auto" else self._setting()
-        return deliver(self._parts(), contexts, span, state, ready)
+        return Delivery(self._parts(), contexts, span, self._auto, ready)
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}

@@ -1,7 +1,6 @@
 """What frameworks look for in a loader: a sampler, and a DataLoader that they could rebuild."""
 
 from collections.abc import Iterator
-from traceback import walk_stack
 
 from torch.utils.data import Sampler, SequentialSampler
 
@@ -49,20 +48,9 @@ class SequentialLoaderSampler(LoaderSampler, SequentialSampler):
     """The sampler of a loader that does not shuffle. By its class Lightning knows that it has nothing to turn off."""
 
 
-def not_rebuilt() -> str:
-    """What to do instead of the call, to the Trainer or to Accelerate, that wants a DataLoader like this loader."""
-    frames = [frame for frame, _ in walk_stack(None)]
-    if any(frame.f_globals.get("__name__") == "transformers.trainer" for frame in frames):
-        return (
-            "the Trainer cannot skip batches in a FastLoader: give TrainingArguments(ignore_data_skip=True), and a "
-            "callback that loads the loader's state, as in examples/train_trainer.py"
-        )
-    if any(frame.f_code.co_name == "skip_first_batches" for frame in frames):
-        return (
-            "skip_first_batches cannot skip in a FastLoader: "
-            'loader.load_state_dict(loader.state_dict() | {"batch": 100}) begins with batch 100'
-        )
-    return (
-        "prepare_data_loader cannot rebuild a FastLoader, which has the share of its rank already: iterate over the "
-        "loader itself, or over what Accelerator.prepare returns"
-    )
+NOT_REBUILT = (
+    "a FastLoader cannot be rebuilt as a DataLoader, and has the share of its rank already: iterate over the loader "
+    'itself, or what Accelerator.prepare returns; loader.load_state_dict(loader.state_dict() | {"batch": 100}) skips '
+    "batches; give the Trainer TrainingArguments(ignore_data_skip=True), and a callback that loads the loader's state, "
+    "as in examples/train_trainer.py"
+)

@@ -35,11 +35,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest setting. A result is cut into `slices`; more than slices x depth threads would idle."""
+    """The largest setting, or the only one if it is `fixed`.
+
+    A result is cut into `slices`; more than slices x depth threads would idle.
+    """
 
     max_workers: int
     max_depth: int
     slices: int = 1
+    fixed: bool = False
 
     def least_depth(self, num_workers: int) -> int:
         """Return the depth that keeps `num_workers` threads busy while one result waits to be taken."""
@@ -70,7 +74,9 @@ class State:
 
 def first(limits: Limits) -> State:
     """Return the first state, with all threads: the first epoch is the coldest, and too few cost more than too many."""
-    return State(Setting(limits.max_workers, limits.least_depth(limits.max_workers)))
+    return State(
+        Setting(limits.max_workers, limits.max_depth if limits.fixed else limits.least_depth(limits.max_workers))
+    )
 
 
 def adapt(state: State, wait: float, load: float, limits: Limits) -> State:
@@ -124,9 +130,8 @@ def window(times: PrefetchTimes) -> tuple[float, float]:
 class Auto:
     """Resizes a `Prefetch` while it runs. `state` outlives it: the next epoch begins where the last one ended."""
 
-    def __init__(self, prefetch: Prefetch[Any, Any], limits: Limits, state: State | None = None) -> None:
-        self._prefetch = prefetch
-        self.limits, self.state = limits, state or first(limits)
+    def __init__(self, prefetch: Prefetch[Any, Any], limits: Limits, state: State) -> None:
+        self.prefetch, self._limits, self.state = prefetch, limits, state
         self._left = 1  # the first result always has a wait, so the first window begins behind it
         self._before: PrefetchTimes | None = None
         self._next = 0.0
@@ -134,17 +139,17 @@ class Auto:
     def watch(self) -> None:
         """Count a result; call in the consumer after each. Does work at most every `WINDOW_BATCHES` results."""
         self._left -= 1
-        if self._left or (now := perf_counter()) < self._next:
+        if self._limits.fixed or self._left or (now := perf_counter()) < self._next:
             self._left = self._left or 1
             return
         self._left, self._next = WINDOW_BATCHES, now + WINDOW_S
-        times = self._prefetch.times()
+        times = self.prefetch.times()
         before, self._before = self._before, times
         if before is None:
             return
         setting = self.state.setting
-        self.state = adapt(self.state, *window(times.since(before)), self.limits)
+        self.state = adapt(self.state, *window(times.since(before)), self._limits)
         if self.state.setting != setting:
-            self._prefetch.resize(self.state.setting.num_workers, self.state.setting.depth)
+            self.prefetch.resize(self.state.setting.num_workers, self.state.setting.depth)
             # the machine may have had fewer threads to give
-            self.state = replace(self.state, setting=Setting(self._prefetch.num_workers, self._prefetch.depth))
+            self.state = replace(self.state, setting=Setting(self.prefetch.num_workers, self.prefetch.depth))
