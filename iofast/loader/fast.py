@@ -24,18 +24,16 @@ from iofast.arguments import check_integer
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
-from iofast.loader.checks import check_dataset, check_spec
 from iofast.loader.delivery import Delivery
-from iofast.loader.epochs import EpochOrder
+from iofast.loader.epochs import NOT_REBUILT, EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.filling import fill
-from iofast.loader.frameworks import NOT_REBUILT, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.loader_stats import DEVICE, Contexts, Failure, FailureLog, LoaderStats, Tally
 from iofast.loader.options import INSTEAD, Fields, UsualOptions
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
-from iofast.loader.spec import BatchSpec
+from iofast.loader.spec import BatchSpec, check_dataset
 from iofast.loader.state import Course, Progress
 from iofast.loader.trace import Trace
 from iofast.machine import cores_of_rank
@@ -167,7 +165,6 @@ class FastLoader(Iterable[_BatchT]):
         check_dataset(dataset)
         epochs = EpochOrder(dataset, self.options)
         spec = BatchSpec(dataset, self.options)
-        check_spec(spec)
         self._stages, self._tally = Stages(is_remote=dataset.reader.is_stored), Tally()
         self._resources = Resources(spec, self._stages.transfer)
         self._clock = StallClock(self._resources.described(spec, epochs), device=str(spec.device), stages=self._stages)
@@ -261,7 +258,7 @@ class FastLoader(Iterable[_BatchT]):
             resources.transfer.collect()  # times of the last copies
         return LoaderStats(
             images=sum(done.ways.values()),
-            ways={way: done.ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
+            ways={way: done.ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.tables else []))},
             decode=resources.decoding.description,
             changed=self.dataset.reader.changed,
             errors=self._failure_log.errors,

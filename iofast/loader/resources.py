@@ -109,7 +109,7 @@ class Resources:
         parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
         if any(isinstance(part, FolderReader) for part in parts):
             return SLICE
-        most, rounds = (8 * SLICE, 1) if self.decoding.on_device else (2 * SLICE, ROUNDS)
+        most, rounds = (8 * SLICE, 1) if self.decoding.tables else (2 * SLICE, ROUNDS)
         return max(SLICE, min(most, spec.options.batch_size * depth // (rounds * max(1, workers))))
 
 
