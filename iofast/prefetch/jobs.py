@@ -6,8 +6,8 @@ handed over; the threads end with the consumer (end, `close`, garbage collection
 bug.
 
 Threads wait on a `SimpleQueue`, because a finalizer may call its `put` anywhere: a lock taken there could be held by
-the interrupted frame itself. The consumer waits on no Python code either: a Ctrl-C in `Event.wait` can leave the
-event's lock held for ever.
+the interrupted frame itself. Parked threads wait on a second one. The consumer waits on no Python code either: a Ctrl-C
+in `Event.wait` can leave the event's lock held for ever.
 """
 
 import os
@@ -37,7 +37,7 @@ from iofast.prefetch.times import PrefetchTimes, Spent
 T = TypeVar("T")
 S = TypeVar("S")
 
-_LESS = object()  # a task: the thread that takes it ends
+_PARK = object()  # a task: the thread that takes it waits in `parked`
 STEP_S = 0.05  # between two checks of `given_up`
 
 
@@ -61,10 +61,16 @@ class _Shared:
     """What threads and finalizer share. No reference leads to the `Prefetch`, which would keep it alive."""
 
     def __init__(self) -> None:
-        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _LESS; anything else ends all threads
+        self.tasks: SimpleQueue[Any] = SimpleQueue()  # (promise, slice or None), _PARK; anything else ends the thread
+        self.parked: SimpleQueue[bool] = SimpleQueue()  # True wakes a parked thread, False ends it
         self.ready: deque[None] = deque()  # one entry for each ready result: a counter that needs no lock
         self.stopped = False
         self.owner: object = None
+
+    def end(self) -> None:
+        """End one thread, which ends the next one: a Ctrl-C cannot come between them."""
+        self.tasks.put(None)
+        self.parked.put(False)
 
 
 class _Promise(Generic[T, S]):
@@ -144,9 +150,9 @@ class Prefetch(Generic[T, S]):
         self._put = start  # jobs below this number are queued
         self._pid = os.getpid()
         self._begun, self._ended, self._waited = time.perf_counter(), 0.0, 0.0
-        self._spent: list[Spent] = []  # of each thread, also of those that have ended
-        self._wanted = 0  # threads that may work; never more than do, or the last one could end
-        self._threads: list[threading.Thread] = []  # also ended ones: a Ctrl-C as one is freed would be lost
+        self._spent: list[Spent] = []  # of each thread
+        self._wanted = 0  # threads that may work; never more than do, or the last one could park
+        self._threads: list[threading.Thread] = []  # kept when not needed: a Ctrl-C while one starts may be lost
         self._shared = _Shared()
         works(self._shared)
         # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
@@ -167,7 +173,7 @@ class Prefetch(Generic[T, S]):
 
     @property
     def num_workers(self) -> int:
-        """Number of threads at work."""
+        """Number of threads at work, without parked ones."""
         return self._wanted
 
     @property
@@ -225,8 +231,8 @@ class Prefetch(Generic[T, S]):
         """Change the number of threads or the depth. Call in the consumer's thread, between results.
 
         A larger depth is used at once, a smaller one after the ready results were taken. Threads that are not needed
-        end after the tasks queued so far. If the machine has fewer threads to give, `num_workers` has their number.
-        Raises `OptionError` for values below 1.
+        park after the tasks queued so far, and wake at once when needed again. If the machine has fewer threads to
+        give, `num_workers` has their number. Raises `OptionError` for values below 1.
         """
         for name, value in (("num_workers", num_workers), ("depth", depth)):
             if value is not None and value < 1:
@@ -282,11 +288,15 @@ class Prefetch(Generic[T, S]):
             raise
 
     def _employ(self, num_workers: int) -> None:
-        """End or start threads. A Ctrl-C between two lines may leave a thread too many at work, never none."""
+        """Park, wake or start threads. A Ctrl-C between two lines may leave a thread too many at work, never none."""
         while self._wanted > num_workers:
             self._wanted -= 1
-            self._shared.tasks.put(_LESS)
+            self._shared.tasks.put(_PARK)
         while self._wanted < num_workers:
+            if self._wanted < sum(thread.ident is not None for thread in self._threads):
+                self._shared.parked.put(True)
+                self._wanted += 1
+                continue
             try:
                 self._add_thread()
             except WorkerError:  # the system has no more threads to give
@@ -315,11 +325,13 @@ def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None, share
 def _work(shared: _Shared, spent: Spent) -> None:
     name_for_kernel()
     compute_alone()
-    while isinstance(task := shared.tasks.get(), tuple) and not shared.stopped:
-        _do(task, shared, spent)
+    while (task := shared.tasks.get()) is _PARK or (isinstance(task, tuple) and not shared.stopped):
+        if isinstance(task, tuple):
+            _do(task, shared, spent)
+        elif not shared.parked.get():
+            break
         del task  # it would keep its batch alive until the next task
-    if task is not _LESS:
-        shared.tasks.put(None)  # ends the next thread: a Ctrl-C cannot come between them
+    shared.end()
 
 
 def _do(task: tuple[_Promise[Any, Any], Any], shared: _Shared, spent: Spent) -> None:
@@ -336,7 +348,7 @@ def _do(task: tuple[_Promise[Any, Any], Any], shared: _Shared, spent: Spent) -> 
 
 def _end(threads: list[threading.Thread], shared: _Shared, pid: int) -> None:
     shared.stopped = True
-    shared.tasks.put(None)  # before any Python call, which a Ctrl-C could interrupt
+    shared.end()  # before any Python call, which a Ctrl-C could interrupt
     rests(shared)
     if os.getpid() != pid:  # a forked child has no such threads
         return

@@ -129,7 +129,7 @@ class Nothing(PrefetchJob[int, int]):
 
 
 def test_it_drives_a_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real threads end when not needed, and others begin. The state outlives an epoch. The windows are made up."""
+    """Real threads are parked when not needed, and return. The state outlives an epoch. The windows are made up."""
     monkeypatch.setattr("iofast.prefetch.auto.WINDOW_S", 0.0)
     monkeypatch.setattr("iofast.prefetch.auto.PATIENCE", 2)
     limits, state = Limits(8, 6, 2), State(Setting(8, 6), patience=2)
