@@ -239,8 +239,8 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
     ) -> list[Any]:
         """The values of one field of the samples `indices`, which were `located`, before any transform.
 
-        Raises `DecodeError` or `ContainerError` naming record and field; with `failed` such a row gets None, and its
-        error goes to `failed`. `check=False` compares no checksums.
+        Raises `DecodeError` or `ContainerError` naming record and field; with `failed` such a row of a stored field
+        gets None, and its error goes to `failed`. `check=False` compares no checksums of stored fields.
         """
         if name == "index":
             return list(self._selection.wrap(indices).tolist())
@@ -249,7 +249,7 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         if name == "key":
             return list(self.reader.keys(located))
         if name == "image":
-            return self._images(located, check, failed)
+            return self._images(located)
         if name == "crop":
             sizes = zip(located.width.tolist(), located.height.tolist(), strict=True)
             turns = located.orientation.tolist()
@@ -259,8 +259,10 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
             try:
                 values[row] = None if payload is None else decode_field(name, payload)
             except DecodeError as error:
-                values[row] = None
-                self._fail(DecodeError(f"{self._name(located, row)}: {error}"), row, failed)
+                values[row], error = None, DecodeError(f"{self._name(located, row)}: {error}")
+                if failed is None:
+                    raise error from None
+                failed[row] = error
         return values
 
     def __getstate__(self) -> dict[str, object]:
@@ -324,23 +326,16 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         values = self.values(name, indices, located)
         return list(map(self.target_transform, values)) if name == "label" and self.target_transform else values
 
-    def _images(
-        self,
-        located: Located,
-        check: bool = True,
-        failed: Failures | None = None,
-        transform: Callable[[Any], Any] | None = None,
-    ) -> list[Any]:
+    def _images(self, located: Located, transform: Callable[[Any], Any] | None = None) -> list[Any]:
         """Decode images. Each is transformed before the next is decoded, because images may be large."""
         images: list[Any] = []
         with self.reader.payloads(located, 0, len(located.indices)) as payloads:
             for row in range(len(located.indices)):
-                source = payloads.checked(check).rows(slice(row, row + 1))
+                source = payloads.rows(slice(row, row + 1))
                 pixels, status = self._pixels(located, row, source)
                 if status:
-                    reason = f"{self._name(located, row)}: {kernel.failure(status, source, 0)}"
-                    self._fail(DecodeError(reason), row, failed)
-                image = None if status else Image.fromarray(pixels)
+                    raise DecodeError(f"{self._name(located, row)}: {kernel.failure(status, source, 0)}")
+                image = Image.fromarray(pixels)
                 images.append(image if transform is None else transform(image))
         return images
 
@@ -359,11 +354,6 @@ class FastDataset(Dataset[Any], Generic[_FieldsT]):
         if status[0]:
             decode_again(Rows(self.reader, located, rows, source), status, decode, lambda _: np.ones(1, np.bool_))
         return made[0][0], int(status[0])
-
-    def _fail(self, error: DecodeError, row: int, failed: Failures | None) -> None:
-        if failed is None:
-            raise error from None
-        failed[row] = error
 
     def _name(self, located: Located, row: int) -> str:
         return self.reader.name(int(located.indices[row]))

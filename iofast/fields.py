@@ -92,6 +92,9 @@ def collate(values: Sequence[Any]) -> Any:
     if kinds and kinds <= {torch.Tensor}:
         alike = len({(each.shape, each.dtype) for each in values}) == 1
         return torch.stack(list(values)) if alike else list(values)
+    if kinds and kinds <= {bool, int, float}:
+        row = _numbers(list(values))
+        return list(values) if row is None else torch.from_numpy(row)
     arrays = [value if isinstance(value, np.ndarray) else _numbers(value) for value in values]
     first = arrays[0] if arrays else None
     if first is None or not all(own is not None and own.shape == first.shape for own in arrays):

@@ -3,6 +3,7 @@
 Ranks on one machine share its cores, so the variables of launchers are read here too.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from iofast.errors import OptionError
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC_CGROUP = Path("/proc/self/cgroup")
-_PROC = Path("/proc")
 _MEMORY_FILES = {  # limit and usage, by controller; "" is version 2
     "": ("memory.max", "memory.current"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -180,22 +180,17 @@ def _pinned_apart(ranks: int, variable: str) -> bool:
 
 def _launcher_affinity(variable: str) -> set[int]:
     """Return the affinity of the nearest ancestor without `variable`; wrappers around a rank have it."""
-    pid = os.getppid()
-    try:
-        while any(word.startswith(f"{variable}=".encode()) for word in _proc(pid, "environ").split(b"\0")):
-            pid = int(_proc(pid, "stat").rpartition(b")")[2].split()[1])
-    except PermissionError:
-        pass  # another user's process: Slurm's step daemon
-    except OSError:
-        return set()  # the launcher is outside of this container
-    try:
-        return set(os.sched_getaffinity(pid))
-    except OSError:
-        return set()
+    import psutil
 
-
-def _proc(pid: int, name: str) -> bytes:
-    return (_PROC / str(pid) / name).read_bytes()
+    try:
+        for parent in psutil.Process().parents():
+            with contextlib.suppress(psutil.AccessDenied):  # another user's process: Slurm's step daemon
+                if variable in parent.environ():
+                    continue
+            return set(os.sched_getaffinity(parent.pid))
+    except (psutil.Error, OSError):
+        pass
+    return set()  # the launcher is outside of this container
 
 
 def _cpuset(group: Path) -> int | None:

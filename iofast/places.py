@@ -26,14 +26,11 @@ class Places(Protocol):
     """A map from points of an annotated image to points of the new image."""
 
     @property
-    def packed(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int]:
         """Width and height of the new image."""
 
     def point(self, x: float, y: float) -> Point:
         """The place of a point of the annotated image in the new image."""
-
-    def holds(self, point: Point) -> bool:
-        """Whether a point lies in the new image, edges included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +38,10 @@ class Geometry:
     """The places of points of the annotated image in the packed image."""
 
     orientation: int
-    size: tuple[int, int]  # of the annotated image: stored, or upright
+    annotated: tuple[int, int]  # width and height of the annotated image: stored, or upright
     scale: Point
     shift: Point
-    packed: tuple[int, int]
+    size: tuple[int, int]
 
     @classmethod
     def of(cls, recipe: TranscodeRecipe, image: Header, *, upright: bool) -> Geometry:
@@ -63,7 +60,7 @@ class Geometry:
 
     def point(self, x: float, y: float) -> Point:
         """The place of a point of the annotated image in the packed image."""
-        width, height = self.size
+        width, height = self.annotated
         x, y = (
             (x, y),
             (width - x, y),
@@ -75,10 +72,6 @@ class Geometry:
             (y, width - x),
         )[self.orientation - 1]
         return x * self.scale[0] + self.shift[0], y * self.scale[1] + self.shift[1]
-
-    def holds(self, point: Point) -> bool:
-        """Whether a point lies in the packed image, edges included."""
-        return 0 <= point[0] <= self.packed[0] and 0 <= point[1] <= self.packed[1]
 
 
 @dataclass(slots=True)
@@ -149,7 +142,7 @@ class _Walk:
             advice = ": is it xywh, as in COCO (--box-format)?" if self.format == "xyxy" else ""
             raise DecodeError(f"the box {box!r:.60} ends before it begins, as {self.format}{advice}")
         corners = [self.geometry.point(*corner) for corner in ((x, y), (right, y), (x, low), (right, low))]
-        width, height = self.geometry.packed
+        width, height = self.geometry.size
         across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
         left, right = (min(max(each(across), 0), width) for each in (min, max))
         top, low = (min(max(each(down), 0), height) for each in (min, max))
@@ -178,10 +171,10 @@ class _Walk:
             raise DecodeError(f"a keypoint: expected x, y or x, y, v, found {point!r:.60}")
         if len(point) == 3 and point[2] == 0:
             return point
-        place = self.geometry.point(point[0], point[1])
-        if len(point) == 3 and not self.geometry.holds(place):
+        (width, height), (x, y) = self.geometry.size, self.geometry.point(point[0], point[1])
+        if len(point) == 3 and not (0 <= x <= width and 0 <= y <= height):
             return [0, 0, 0]
-        return [*map(_rounded, place), *point[2:]]
+        return [_rounded(x), _rounded(y), *point[2:]]
 
     def _polygons(self, polygons: Any) -> Any:
         """Polygons, not clipped."""

@@ -75,9 +75,7 @@ def _blocks(places: StoredPlaces) -> Iterator[tuple[tuple[str, int], WantedBlock
         rows = (places.file == file) & (places.length > 0)
         first, last = places.offset[rows] // BLOCK, (places.offset[rows] + places.length[rows] - 1) // BLOCK
         (stored,) = places.open([file])
-        for number in {block for ends in zip(first.tolist(), last.tolist(), strict=True) for block in range(*ends)}:
-            yield (stored.url, number), stored.block(number)
-        for number in np.unique(last).tolist():
+        for number in {block for a, b in zip(first.tolist(), last.tolist(), strict=True) for block in range(a, b + 1)}:
             yield (stored.url, number), stored.block(number)
 
 

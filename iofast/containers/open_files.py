@@ -145,7 +145,7 @@ def _readable(
         yield {}
         return
     from iofast.meter.traffic import traffic
-    from iofast.mirror.stored import Wanted, held, held_at_once
+    from iofast.mirror.stored import Wanted, held
 
     numbers = np.cumsum([each is not None for each in objects]) - 1  # in `known`
     known = [each for each in objects if each is not None]
@@ -154,10 +154,6 @@ def _readable(
     own, starts = numbers[file[rows]], offsets[rows].astype(np.int64)
     stops = starts + lengths[rows].astype(np.int64)
     traffic.was_read(int(stops.sum() - starts.sum()))
-    with held_at_once(known, own, starts, stops) as is_held:
-        if is_held:
-            yield {}
-            return
     places = zip(own.tolist(), starts.tolist(), stops.tolist(), strict=True)
     with held([Wanted(known[number], start, stop) for number, start, stop in places]) as direct:
         yield {int(rows[number]): data for number, data in direct.items()}

@@ -1,9 +1,9 @@
 """FastLoader and its options.
 
-options.py        the options, and the types of batches; checks.py: which options exclude each other
+options.py        the options, and the types of batches
 fast.py           FastLoader: epochs, handing over, its place
-epochs.py         the order of samples, on this rank; frameworks.py: what frameworks look for
-spec.py           contents of batches
+epochs.py         the order of samples, on this rank, and the sampler that frameworks look for
+spec.py           contents of batches; which options exclude each other
 resources.py      threads, memory, the path to the device
 state.py          the place of a loader, for an exact resume
 plan.py           the first step of samples, their places: which, where, boxes, flips

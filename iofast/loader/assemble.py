@@ -116,27 +116,18 @@ def sizes_of(images: Any) -> NDArray[np.float64]:
 
 
 def _columns(spec: BatchSpec, samples: Samples, rows: NDArray[np.intp] | None, batch: str) -> dict[str, Any]:
-    chosen: Any = slice(None) if rows is None else rows
     columns: dict[str, Any] = {}
     for name in spec.fields:
-        if name in spec.collates or name == "crop":
-            columns[name] = spec.collate(name, samples.values(name, rows), batch)
-        elif name == "image":
+        if name == "image" and name not in spec.collates:
             images = samples.images()
             columns[name] = images if rows is None else _rows_of(images, rows)
-        elif name == "label":
-            columns[name] = torch.from_numpy(samples.plan.located.label[chosen].astype(np.int64))
-        elif name == "index":
-            columns[name] = torch.from_numpy(samples.plan.indices[chosen])
-        elif name == "key":
-            columns[name] = spec.dataset.reader.keys(samples.plan.located.rows(chosen))
+            continue
+        values, target = samples.values(name, rows), spec.targets.get(name)
+        pads = target is not None and target.kind == "mask" and name not in spec.collates
+        if target and pads and spec.options.ragged == "pad" and all(isinstance(each, torch.Tensor) for each in values):
+            columns[name] = padded(values, fill=target.fill, axis=0)  # as their images are
         else:
-            values, target = samples.values(name, rows), spec.targets.get(name)
-            masks = target is not None and target.kind == "mask" and spec.options.ragged == "pad"
-            if target is not None and masks and all(isinstance(each, torch.Tensor) for each in values):
-                columns[name] = padded(values, fill=target.fill, axis=0)  # as their images are
-            else:
-                columns[name] = spec.collate(name, values, batch)
+            columns[name] = spec.collate(name, values, batch)
     return columns
 
 

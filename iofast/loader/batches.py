@@ -18,7 +18,7 @@ from iofast.loader.assemble import Batch, assemble
 from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.pixels import Pixels
-from iofast.loader.plan import BatchPlans, LoaderParts
+from iofast.loader.plan import LoaderParts, plan_samples
 from iofast.loader.samples import Samples
 from iofast.loader.there import SentJpegs
 from iofast.prefetch import PrefetchJob
@@ -52,12 +52,11 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self,
         parts: LoaderParts,
         contexts: Contexts,
-        plans: BatchPlans,
+        epoch: int,
         batch: int,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        self._parts, self._contexts, self._plans, self._batch = parts, contexts, plans, batch
-        self._epoch = plans.epoch
+        self._parts, self._contexts, self._epoch, self._batch = parts, contexts, epoch, batch
         self._ready = ready  # waits until the batch may be read
 
     def prepare(self) -> list[range]:
@@ -65,16 +64,17 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         if self._ready is not None:
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
-        _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
-        self._samples = Samples(self._plans.take(self._batch))
+        positions, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
+        self._samples = Samples(plan_samples(self._parts, self._epoch, positions))
         if (trace := self._contexts.trace) is not None:
             trace.add("planned", (self._epoch, self._batch), begun, monotonic_ns())
         rows, step = len(self._valid), self._parts.resources.slice
         return [range(start, min(start + step, rows)) for start in range(0, rows, step)]
 
-    def run(self, number: int, part: range) -> None:
+    def run(self, part: range) -> None:
         begun, contexts = monotonic_ns(), self._contexts
-        times = self._samples.make(contexts.context(number), contexts.stages, np.arange(part.start, part.stop))
+        with contexts.one() as context:
+            times = self._samples.make(context, contexts.stages, np.arange(part.start, part.stop))
         if contexts.trace is not None:
             contexts.trace.made((self._epoch, self._batch), begun, *times)
 
@@ -92,7 +92,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
 
     def _redone(self, samples: Samples, pixels: Pixels, before: list[Failure], rows: list[int]) -> FinishedBatch:
         """The batch once more, of which the CPU decodes `rows`."""
-        with self._contexts.spare() as context:
+        with self._contexts.one() as context:
             pixels.make_rest(context, self._contexts.stages, rows)
         made = self._completed(samples)
         return made._replace(failures=before + [each for each in made.failures if each not in before])
@@ -134,7 +134,7 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
             left = [row for row in rows if row in samples.plan.reasons]
             if not left:
                 return failures
-            with self._contexts.spare() as context:
+            with self._contexts.one() as context:
                 samples.replace(context, self._contexts.stages, np.array(left), attempt)
             failures += samples.failures(left)
         if any(row in samples.plan.reasons for row in rows):

@@ -56,8 +56,8 @@ class Decoding:
     """Where a loader decodes its JPEGs. `description` says it in one line. `obstacles` are reasons for the CPU."""
 
     def __init__(self, wanted: str, device: torch.device, obstacles: Iterator[str]) -> None:
-        self.on_device, self.description = False, "on the CPU"
-        self.tables: Tables | None = None
+        self.description = "on the CPU"
+        self.tables: Tables | None = None  # of JPEGs that the device decodes
         if wanted == "cpu" or (wanted == "auto" and device.type == "cpu"):
             return
         obstacle = lacking(device) or next(obstacles, None)
@@ -66,7 +66,7 @@ class Decoding:
                 raise OptionError(f"decode={wanted!r} is not available: {obstacle}")
             self.description = f"on the CPU: {obstacle}"
             return
-        self.on_device, self.description, self.tables = True, "on the device", Tables()
+        self.description, self.tables = "on the device", Tables()
 
 
 class Tables:

@@ -22,11 +22,11 @@ from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import BatchJob, FinishedBatch, mapped
 from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts
-from iofast.loader.plan import BatchPlans, LoaderParts
+from iofast.loader.plan import LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.loader.there import Unmade
-from iofast.prefetch import Auto, Prefetch, PrefetchJob, Setting
-from iofast.prefetch.auto import State, first
+from iofast.prefetch import Auto, Prefetch, PrefetchJob
+from iofast.prefetch.auto import State
 
 if TYPE_CHECKING:
     from iofast.gpu import Bus, Direct, Event, Issued, Transfer
@@ -35,13 +35,30 @@ AHEAD: Final = 2  # batches on the device before the consumer: one is ready whil
 
 
 class Delivery:
-    """The results of `made` one after the other (batches `start` to `stop` - 1), for one consumer."""
+    """The batches of `span`, (epoch, start, stop), one after the other, for one consumer.
+
+    `state` is where "auto" begins. `ready` waits for the bytes of a batch.
+    """
 
     def __init__(
-        self, parts: LoaderParts, made: Prefetch[FinishedBatch, range], auto: Auto | None, start: int, stop: int
+        self,
+        parts: LoaderParts,
+        contexts: Contexts,
+        span: tuple[int, int, int],
+        state: State,
+        ready: Callable[[int], None] | None,
     ) -> None:
-        self.made = made
-        self._parts, self._auto = parts, auto
+        limits, (epoch, start, stop) = parts.resources.limits, span
+        made: Prefetch[FinishedBatch, range] = Prefetch(
+            lambda batch: BatchJob(parts, contexts, epoch, batch, ready),
+            stop,
+            # more threads than slices would be idle
+            num_workers=min(state.setting.num_workers, max(1, (stop - start) * limits.slices)),
+            depth=state.setting.depth,
+            start=start,
+        )
+        self.auto = auto = Auto(made, limits, state)
+        self._parts = parts
         self._ahead: Prefetch[Issued[FinishedBatch], None] | None = None
         self._dropped: weakref.finalize[..., Any] | None = None
         consumer = self._consumer = _Consumer()
@@ -49,7 +66,7 @@ class Delivery:
         if streams is not None and made.num_workers:
             try:
                 self._ahead = Prefetch(
-                    lambda number: _DeviceJob(parts, streams, made, auto, consumer, late=number - start > AHEAD),
+                    lambda number: _DeviceJob(parts, streams, auto, consumer, late=number - start > AHEAD),
                     stop,
                     num_workers=1,  # one: it takes the results in their order
                     depth=AHEAD,
@@ -65,7 +82,7 @@ class Delivery:
     @property
     def threads(self) -> list[Prefetch[Any, Any]]:
         """The threads that make batches, then the one that finishes them on the device, if there is one."""
-        return [self.made] if self._ahead is None else [self.made, self._ahead]
+        return [self.auto.prefetch] if self._ahead is None else [self.auto.prefetch, self._ahead]
 
     def __next__(self) -> Any:
         """The next batch, for `hand_over`."""
@@ -75,7 +92,11 @@ class Delivery:
             marks.append(streams.mark())  # behind the consumer's work with the batch before
             if self._ahead is None and len(marks) > AHEAD:
                 streams.wait_for(marks.popleft(), lambda: False)
-        return next(self.made if self._ahead is None else self._ahead)
+        if self._ahead is not None:
+            return next(self._ahead)
+        made = next(self.auto.prefetch)
+        self.auto.watch()
+        return made
 
     def hand_over(self, made: Any, epoch: int, number: int) -> FinishedBatch:
         """Batch `number` of an epoch on its device, for the consumer's stream; `made` is what `next` gave."""
@@ -89,22 +110,14 @@ class Delivery:
         batch = transfer.hand_over(issued)._replace(redo=None, damaged=None)
         return batch._replace(batch=mapped(parts, batch.batch, epoch, number))
 
-    def auto_state(self) -> State | None:
-        """The numbers of threads and batches that "auto" has found. Call it after each batch, before the next."""
-        if self._auto is None:
-            return None
-        if self._ahead is None:
-            self._auto.watch()
-        return self._auto.state
-
     def close(self) -> None:
         """End the threads and drop their batches."""
         self._consumer.left.append(None)  # first: the device's thread may wait for a batch that takes very long
         try:
             if self._ahead is not None:
-                self._ahead.close()  # before `made`, which it would wait for in vain
+                self._ahead.close()  # before the other, which it would wait for in vain
         finally:
-            self.made.close()  # also after a Ctrl-C
+            self.auto.prefetch.close()  # also after a Ctrl-C
             if self._dropped is not None:
                 self._dropped.detach()  # it is Python, in which a Ctrl-C would be lost if it ran as a finalizer
 
@@ -118,31 +131,21 @@ class _Consumer:
 
 
 class _DeviceJob(PrefetchJob["Issued[FinishedBatch]", None]):
-    """The next batch of `made`, on its way to the device."""
+    """The next batch of `auto.prefetch`, on its way to the device."""
 
-    def __init__(
-        self,
-        parts: LoaderParts,
-        transfer: Transfer,
-        made: Prefetch[FinishedBatch, range],
-        auto: Auto | None,
-        consumer: _Consumer,
-        *,
-        late: bool,
-    ) -> None:
-        self._parts, self._transfer, self._from, self._auto = parts, transfer, made, auto
+    def __init__(self, parts: LoaderParts, transfer: Transfer, auto: Auto, consumer: _Consumer, *, late: bool) -> None:
+        self._parts, self._transfer, self._auto = parts, transfer, auto
         self._consumer, self._late = consumer, late
 
     def prepare(self) -> list[None]:
         aside()
         if self._late:  # in use are this batch, those ahead, and the one that the consumer's stream works with
             self._transfer.wait_for(self._consumer.marks.popleft(), lambda: self._consumer.left)
-        self._made = self._from.take(lambda: self._consumer.left)
-        if self._auto is not None:
-            self._auto.watch()  # here, because this thread is the one that takes from `made`
+        self._made = self._auto.prefetch.take(lambda: self._consumer.left)
+        self._auto.watch()  # here, because this thread is the one that takes from `prefetch`
         return []
 
-    def run(self, number: int, part: None) -> None:
+    def run(self, part: None) -> None:
         """Nothing: there are no slices."""
 
     def finish(self) -> Issued[FinishedBatch]:
@@ -221,29 +224,3 @@ def _block(image: torch.Tensor) -> torch.Tensor:
     """The block of memory of an image, as bytes."""
     memory = image.untyped_storage()
     return torch.empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
-
-
-def deliver(
-    parts: LoaderParts,
-    contexts: Contexts,
-    span: tuple[int, int, int],
-    state: State | Setting | None,
-    ready: Callable[[int], None] | None,
-) -> Delivery:
-    """Begin to make the batches of `span`, (epoch, start, stop). `ready` waits for the bytes of a batch.
-
-    A `Setting` stays as it is; a `State`, or None, is where "auto" begins.
-    """
-    limits, (epoch, start, stop) = parts.resources.limits, span
-    setting = state if isinstance(state, Setting) else (state or first(limits)).setting
-    plans = BatchPlans(parts, epoch, stop)
-    slices = (stop - start) * limits.slices  # more threads than that would be idle
-    made = Prefetch(
-        lambda batch: BatchJob(parts, contexts, plans, batch, ready=ready),
-        stop,
-        num_workers=min(setting.num_workers, max(1, slices)),
-        depth=setting.depth,
-        start=start,
-    )
-    auto = None if isinstance(state, Setting) else Auto(made, limits, state)
-    return Delivery(parts, made, auto, start, stop)

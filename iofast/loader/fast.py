@@ -24,18 +24,16 @@ from iofast.arguments import check_integer
 from iofast.dataset import FastDataset
 from iofast.errors import OptionError, StateError, shown
 from iofast.loader.assemble import Batch
-from iofast.loader.checks import check_dataset, check_spec
-from iofast.loader.delivery import Delivery, deliver
-from iofast.loader.epochs import EpochOrder
+from iofast.loader.delivery import Delivery
+from iofast.loader.epochs import NOT_REBUILT, EpochOrder, LoaderSampler, SequentialLoaderSampler
 from iofast.loader.filling import fill
-from iofast.loader.frameworks import LoaderSampler, SequentialLoaderSampler, not_rebuilt
 from iofast.loader.loader_stats import DEVICE, Contexts, Failure, FailureLog, LoaderStats, Tally
 from iofast.loader.options import INSTEAD, Fields, UsualOptions
 from iofast.loader.options import LoaderOptions as LoaderOptions
 from iofast.loader.plan import LoaderParts
 from iofast.loader.resident import Resident
 from iofast.loader.resources import Resources, readahead
-from iofast.loader.spec import BatchSpec
+from iofast.loader.spec import BatchSpec, check_dataset
 from iofast.loader.state import Course, Progress
 from iofast.loader.trace import Trace
 from iofast.machine import cores_of_rank
@@ -43,8 +41,8 @@ from iofast.meter import Stages, StallClock
 from iofast.meter.traffic import traffic
 from iofast.option import check_names, takes_options
 from iofast.order import MAX_SEED, Sequential
-from iofast.prefetch import Setting, StoredReadahead
-from iofast.prefetch.auto import State, first
+from iofast.prefetch import StoredReadahead
+from iofast.prefetch.auto import first
 
 _log = logging.getLogger("iofast")
 
@@ -167,7 +165,6 @@ class FastLoader(Iterable[_BatchT]):
         check_dataset(dataset)
         epochs = EpochOrder(dataset, self.options)
         spec = BatchSpec(dataset, self.options)
-        check_spec(spec)
         self._stages, self._tally = Stages(is_remote=dataset.reader.is_stored), Tally()
         self._resources = Resources(spec, self._stages.transfer)
         self._clock = StallClock(self._resources.described(spec, epochs), device=str(spec.device), stages=self._stages)
@@ -176,7 +173,7 @@ class FastLoader(Iterable[_BatchT]):
         self._decoding_all = threading.Lock()
         self._epochs = epochs  # from here on `_FIXED` attributes cannot be assigned
         self._failure_log = FailureLog(self.options.on_error, self.options.max_errors)
-        self._auto: State | None = None  # of the last epoch
+        self._auto = first(self._resources.limits)  # threads and depth at the end of the last epoch
         self._course = Course()
         self._trace: Trace | None = None
 
@@ -195,7 +192,7 @@ class FastLoader(Iterable[_BatchT]):
 
     def __getattr__(self, name: str) -> Never:
         if name == "multiprocessing_context":  # read by functions of Accelerate, which build a DataLoader like it
-            raise OptionError(not_rebuilt())
+            raise OptionError(NOT_REBUILT)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -227,7 +224,7 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def num_workers(self) -> int:
         """Decoding threads: the option, or with "auto" those at work now."""
-        return self._setting().num_workers
+        return self._auto.setting.num_workers
 
     @property
     def sampler(self) -> LoaderSampler:
@@ -256,12 +253,12 @@ class FastLoader(Iterable[_BatchT]):
     @property
     def stats(self) -> LoaderStats:
         """What this loader has done so far, over all epochs."""
-        resources, (ways, times), setting = self._resources, self._tally.sum(), self._setting()
+        resources, done, setting = self._resources, self._tally.sum(), self._auto.setting
         if resources.transfer is not None:
             resources.transfer.collect()  # times of the last copies
         return LoaderStats(
-            images=sum(ways.values()),
-            ways={way: ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.on_device else []))},
+            images=sum(done.ways.values()),
+            ways={way: done.ways[way] for way in (*kernel.WAYS, *([DEVICE] if resources.decoding.tables else []))},
             decode=resources.decoding.description,
             changed=self.dataset.reader.changed,
             errors=self._failure_log.errors,
@@ -270,7 +267,7 @@ class FastLoader(Iterable[_BatchT]):
             meter=self._clock.stats,
             num_workers=setting.num_workers,
             depth=setting.depth,
-            cpu_share=times.cpu_share(cores_of_rank()),
+            cpu_share=done.cpu_s / (done.wall_s * cores_of_rank()) if done.wall_s else 0.0,
         )
 
     @property
@@ -365,13 +362,7 @@ class FastLoader(Iterable[_BatchT]):
                 progress.fresh = False
                 progress.batch += 1  # last: a Ctrl-C before this line loses no batch
                 yield only.pop()
-                self._auto = delivery.auto_state() or self._auto
-
-    def _setting(self) -> Setting:
-        limits = self._resources.limits
-        if self.options.num_workers != "auto":
-            return Setting(limits.max_workers, limits.max_depth)
-        return (self._auto or first(limits)).setting
+                self._auto = delivery.auto.state
 
     def _parts(self) -> LoaderParts:
         """What batches are made of. With `cache="device"` other consumers wait until the first has decoded all."""
@@ -385,8 +376,7 @@ class FastLoader(Iterable[_BatchT]):
         self, contexts: Contexts, span: tuple[int, int, int], ready: Callable[[int], None] | None
     ) -> Delivery:
         self._resources.begin_transfer()  # first: memory allocated during a capture would break the capture
-        state = self._auto if self.options.num_workers == "auto" else self._setting()
-        return deliver(self._parts(), contexts, span, state, ready)
+        return Delivery(self._parts(), contexts, span, self._auto, ready)
 
 
 _FIXED = {each.name for each in fields(LoaderOptions)} | {"dataset", "options", "sampler", "batch_sampler"}

@@ -62,9 +62,13 @@ class _Part(PrefetchJob["_Part", range]):
         rows = len(self.samples)
         return [range(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)]
 
-    def run(self, number: int, part: range) -> None:
+    def run(self, part: range) -> None:
+        with self._contexts.one() as context:
+            self._make(context, part)
+
+    def _make(self, context: kernel.Context, part: range) -> None:
         rows = slice(part.start, part.stop)
-        context, located, stages = self._contexts.context(number), self._located, self._contexts.stages
+        located, stages = self._located, self._contexts.stages
         begun, read = monotonic_ns(), -context.read_ns
         with self._spec.dataset.reader.payloads(located, part.start, part.stop) as payloads:
             read += monotonic_ns() - begun  # opening files

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from iofast import kernel
@@ -17,7 +16,7 @@ from iofast.bars import html_table
 from iofast.errors import ErrorBudgetError
 from iofast.loader.trace import Trace
 from iofast.meter import MeterStats, Stages, StageStats, TrafficStats
-from iofast.prefetch import Prefetch, PrefetchTimes
+from iofast.prefetch import Prefetch
 
 DEVICE = "device"  # the way of images that the device decoded
 REMEMBERED = 1000  # failures kept with name and reason; all are counted
@@ -137,46 +136,42 @@ class FailureLog:
 
 
 class Sum(NamedTuple):
-    """Images by the way they were decoded, and the times of threads and consumer, of one epoch or several."""
+    """Of one epoch or several: images by the way they were decoded, seconds, and CPU seconds of threads."""
 
     ways: Counter[str]
-    times: PrefetchTimes
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
 
     def plus(self, other: Sum) -> Sum:
-        return Sum(self.ways + other.ways, self.times + other.times)
+        return Sum(self.ways + other.ways, self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
 
 
 class Contexts:
-    """One kernel context per thread of an epoch, spare ones for other work, counters, and a trace if one is written.
+    """The kernel contexts of an epoch, its counters, and a trace if one is written.
 
     It has weak references to the epoch's `Prefetch` objects, which end when nothing else refers to them.
     """
 
     def __init__(self, options: kernel.DecodeOptions, stages: Stages, trace: Trace | None = None) -> None:
         self._options, self.stages, self.trace = options, stages, trace
-        self._contexts: dict[int, kernel.Context] = {}
-        self._spare: deque[kernel.Context] = deque()
+        self._contexts: list[kernel.Context] = []
+        self._free: deque[kernel.Context] = deque()
         self.on_device = 0  # images that the device has decoded, counted by one thread
-        self._numbers = itertools.count(-1, -1)  # of spare contexts; threads count from 0
         self._made_by: tuple[weakref.ref[Prefetch[Any, Any]], ...] = ()
         self.ended: Sum | None = None
 
-    def context(self, number: int) -> kernel.Context:
-        if number not in self._contexts:
-            self._contexts[number] = kernel.Context(self._options, timed="read")
-        return self._contexts[number]
-
     @contextlib.contextmanager
-    def spare(self) -> Iterator[kernel.Context]:
+    def one(self) -> Iterator[kernel.Context]:
         """A context that nothing else uses meanwhile."""
         try:
-            context = self._spare.pop()
+            context = self._free.pop()
         except IndexError:
-            context = self.context(next(self._numbers))
+            context = kernel.Context(self._options, timed="read")
+            self._contexts.append(context)
         try:
             yield context
         finally:
-            self._spare.append(context)
+            self._free.append(context)
 
     def made_by(self, *made_by: Prefetch[Any, Any]) -> None:
         """Count the times of the first one's threads, and only the CPU time of the others, which finish its results."""
@@ -188,24 +183,22 @@ class Contexts:
         It runs in finalizers, at any point of any thread, also between two lines of `sum`. So it takes no lock.
         """
         self.ended = self.sum()
-        self._contexts, self._spare = {}, deque()
+        self._contexts, self._free = [], deque()
 
     def sum(self) -> Sum:
         contexts = self._contexts  # before the next line, as `end` may come in between
         if self.ended is not None:
             return self.ended
-        ways = sum((Counter(context.counts().ways) for context in list(contexts.values())), Counter[str]())
-        none = PrefetchTimes()
-        times = [none if (made := each()) is None else made.times() for each in self._made_by] or [none]
-        cpu_s = sum(each.cpu_s for each in times)
-        return Sum(ways + Counter({DEVICE: self.on_device}), replace(times[0], cpu_s=cpu_s))
+        ways = sum((Counter(context.counts().ways) for context in list(contexts)), Counter({DEVICE: self.on_device}))
+        times = [made.times() for each in self._made_by if (made := each()) is not None]
+        return Sum(ways, times[0].wall_s if times else 0.0, sum(each.cpu_s for each in times))
 
 
 class Tally:
     """Sums over all epochs of a loader, ended and running."""
 
     def __init__(self) -> None:
-        self._ended = Sum(Counter(), PrefetchTimes())
+        self._ended = Sum(Counter())
         self._epochs: list[Contexts] = []  # running, or ended and not yet added up
         self._lock = threading.Lock()
 

@@ -6,7 +6,7 @@ The types of batches, for type checkers, follow from these options and from the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -107,11 +107,8 @@ class LoaderOptions:
     group: ProcessGroup | DeviceMesh | None = option(None)
 
     def __post_init__(self) -> None:
-        self._check_numbers()
         for each in fields(self):
-            value, choices = getattr(self, each.name), each.metadata["choices"]
-            if choices:
-                object.__setattr__(self, each.name, _checked_choice(each.name, value, choices))
+            object.__setattr__(self, each.name, _checked(each, getattr(self, each.name)))
         self._check_together()
         self._check_order()
         self._check_functions()
@@ -127,16 +124,6 @@ class LoaderOptions:
         object.__setattr__(self, "dtype", _checked_dtype(self.dtype, pipeline))
         object.__setattr__(self, "device", _checked_device(self.device))
         self._check_output()
-
-    def _check_numbers(self) -> None:
-        """Convert whole numbers of any type to int, so that a state is fit for JSON."""
-        for each in fields(self):
-            value, auto = getattr(self, each.name), each.default == "auto"
-            is_auto = auto and isinstance(value, str) and value == "auto"
-            if each.metadata["limits"] is None or is_auto or (value is None and each.default is None):
-                continue
-            what = f"{each.name} (or 'auto')" if auto else each.name
-            object.__setattr__(self, each.name, check_integer(what, value, *each.metadata["limits"]))
 
     def _check_together(self) -> None:
         if self.group is not None:
@@ -216,6 +203,16 @@ class UsualOptions(LoaderOptions):
     collate: None = None
     map_sample: None = None
     map_batch: None = None
+
+
+def _checked(option: Field[Any], value: object) -> object:
+    """A value of an option with choices or limits; whole numbers of any type become int, so that a state fits JSON."""
+    limits, auto = option.metadata["limits"], option.default == "auto"
+    if choices := option.metadata["choices"]:
+        return _checked_choice(option.name, value, choices)
+    if limits is None or (auto and isinstance(value, str) and value == "auto") or (value is option.default is None):
+        return value
+    return check_integer(f"{option.name} (or 'auto')" if auto else option.name, value, *limits)
 
 
 def _checked_choice(name: str, value: object, allowed: tuple[object, ...]) -> object:

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from iofast.gpu import Direct, Transfer
 
 SLICE = 32  # rows in a slice: 10 ms of work, and half of the descriptors that a folder reader may hold
-ROUNDS = 4  # with that many slices per thread in the batches in the making, a slice may be twice as long
-PLANNED = 1024  # rows whose places and boxes are computed together: a third of the time of 64 at a time
+ROUNDS = 4  # slices per thread in the batches in the making, if slices are longer than that
 TRIED = 16  # images that tell whether a device can decode them
-MOST_TOGETHER = 16  # batches
 AUTO_DEPTH = 8  # most batches ahead if "auto" finds the depth: more only hide a loader that is too slow
 FIXED_DEPTH = 3  # if `num_workers` is a number
 
@@ -38,7 +36,6 @@ class Resources:
     transfer  how batches get to the device; None for the CPU
     decoding  where JPEGs are decoded
     limits    most threads and batches ahead; `slice` is the number of rows in a slice
-    together  how many batches are planned together; 1 for object stores, where finding a place may cost a request
     compared  bool (samples,): images of raw pixels whose checksum was compared; None if there are none to compare, or
               they are in an object store and may be fetched again
     memory    uint8 pixels; `float_memory`: finished pixels, apart because blocks of two sizes displace each other
@@ -54,7 +51,6 @@ class Resources:
             self.transfer = transfer_to(spec.device, counter)
         self.limits, self.slice = self._limits(spec)
         reader = spec.dataset.reader
-        self.together = 1 if reader.is_stored else max(1, min(MOST_TOGETHER, PLANNED // options.batch_size))
         raw = options.check is not None and set(RAW_FIELDS) & set(reader.manifest.fields)
         self.compared = np.zeros(len(spec.dataset), np.bool_) if raw and not reader.is_stored else None
         spare = self.limits.max_depth + 2
@@ -104,7 +100,7 @@ class Resources:
         depth = depth if workers else 1
         # with cache="device" nothing is decoded, so a batch is one slice
         step = options.batch_size if options.cache else self._rows_of_slice(spec, workers, depth)
-        return Limits(workers, depth, -(-options.batch_size // step)), step
+        return Limits(workers, depth, -(-options.batch_size // step), fixed=options.num_workers != "auto"), step
 
     def _rows_of_slice(self, spec: BatchSpec, workers: int, depth: int) -> int:
         """`SLICE`, or more if that leaves enough slices for all threads: twice as many save 5 % of the time for raw
@@ -113,10 +109,8 @@ class Resources:
         parts = reader.parts if isinstance(reader, JoinedReader) else (reader,)
         if any(isinstance(part, FolderReader) for part in parts):
             return SLICE
-        step, rounds = (8 * SLICE, 1) if self.decoding.on_device else (2 * SLICE, ROUNDS)
-        while step > SLICE and spec.options.batch_size * depth < step * rounds * workers:
-            step //= 2
-        return step
+        most, rounds = (8 * SLICE, 1) if self.decoding.tables else (2 * SLICE, ROUNDS)
+        return max(SLICE, min(most, spec.options.batch_size * depth // (rounds * max(1, workers))))
 
 
 def readahead(

@@ -68,14 +68,11 @@ class Samples:
         if name == "image":
             images = self.images()
             return [images[row] for row in chosen.tolist()]
-        if name in ("label", "index"):
-            column: NDArray[Any] = plan.located.label if name == "label" else plan.indices
-            return list(column[chosen].tolist())
         if name == "crop":
             return [plan.crop(row) for row in chosen.tolist()]
-        if name == "key":
-            return list(self._spec.dataset.reader.keys(plan.located.rows(chosen)))
-        return [self._stored[name][row] for row in chosen.tolist()]
+        if name in self._stored:
+            return [self._stored[name][row] for row in chosen.tolist()]
+        return self._spec.dataset.values(name, plan.indices[chosen], plan.located.rows(chosen))
 
     def _make_values(self, rows: NDArray[np.intp]) -> None:
         for name in self._spec.stored:
@@ -84,8 +81,8 @@ class Samples:
         for row in rows.tolist():
             if self._spec.targets and row not in reasons:
                 self._follow(row)
-            if function is not None and row not in reasons:
-                self._map(function, row)
+        if function is not None:
+            self._map(function, np.array([row for row in rows.tolist() if row not in reasons], np.intp))
 
     def _read(self, name: str, rows: NDArray[np.intp]) -> None:
         """Read a field of some rows."""
@@ -109,20 +106,21 @@ class Samples:
             except DecodeError as error:
                 self.plan.reasons.setdefault(row, f"field {name}: {error}")
 
-    def _map(self, function: SampleFunction, row: int) -> None:
+    def _map(self, function: SampleFunction, rows: NDArray[np.intp]) -> None:
         """Call `map_sample`. What it raises is a fault of the program, not of the data, so it reaches the consumer.
 
         The error gets a note with the sample's name.
         """
         spec, plan = self._spec, self.plan
-        sample = {name: self.values(name, np.array([row]))[0] for name in spec.fields}
-        position = int(plan.parts.epochs.drawn_at(plan.positions[row : row + 1])[0])
-        seed = spec.options.seed, plan.epoch, position, int(plan.attempts[row])
-        try:
-            result = function(sample, generator(*seed))
-            if not isinstance(result, dict):
-                raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
-        except Exception as error:
-            error.add_note(f"in map_sample: {plan.name(row)}, position {plan.positions[row]} of epoch {plan.epoch}")
-            raise
-        self.mapped[row] = result
+        columns = [self.values(name, rows) for name in spec.fields]
+        positions = plan.parts.epochs.drawn_at(plan.positions[rows]).tolist()
+        for row, position, *values in zip(rows.tolist(), positions, *columns, strict=True):
+            try:
+                rng = generator(spec.options.seed, plan.epoch, position, int(plan.attempts[row]))
+                result = function(dict(zip(spec.fields, values, strict=True)), rng)
+                if not isinstance(result, dict):
+                    raise OptionError(f"map_sample must return a dictionary, found {type(result).__name__}")
+            except Exception as error:
+                error.add_note(f"in map_sample: {plan.name(row)}, position {plan.positions[row]} of epoch {plan.epoch}")
+                raise
+            self.mapped[row] = result

@@ -131,6 +131,11 @@ class BlockCache:
         with self._guard:
             self._needs.add(needs)
 
+    def drop_needs(self, needs: Needs) -> None:
+        """Take `add_needs` back."""
+        with self._guard:
+            self._needs.discard(needs)
+
     def _open_copies(self) -> list[SparseCopy]:
         with self._guard:
             return list(self._copies.values())

@@ -22,9 +22,6 @@ import weakref
 import zlib
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from iofast.kernel import crc32c
 
 BLOCK = 4 << 20  # bytes: at 100 MB/s 40 ms, so that 30 ms until the first byte are hidden by few requests
@@ -58,22 +55,16 @@ class SparseCopy:
         self.blocks = -(-size // BLOCK)
         self._table = -(-size // _ALIGN) * _ALIGN
         self.again: dict[int, asyncio.Task[None]] = {}  # blocks that seemed damaged, and how they are fetched again
-        # the number of evictions, and for each block whether it was here after so many
-        self._seen: tuple[int, NDArray[np.bool_]] = (-1, np.zeros(self.blocks, np.bool_))
+        self._seen: tuple[int, set[int]] = (-1, set())  # a number of evictions, and blocks that were here after so many
 
     def is_here(self, block: int, evictions: int) -> bool:
         """Whether a block may be read. It stays here if the caller took a hold and then read `evictions`."""
-        seen = self.seen(evictions)
-        if not seen[block]:
-            seen[block] = self._entry(block)[:2] == (_HERE, _BOOT)
-        return bool(seen[block])
-
-    def seen(self, evictions: int) -> NDArray[np.bool_]:
-        """The blocks that `is_here` has found for this number of evictions, (blocks,)."""
         seen = self._seen
         if seen[0] != evictions:
-            seen = self._seen = (evictions, np.zeros(self.blocks, np.bool_))
-        return seen[1]
+            seen = self._seen = (evictions, set())
+        if block not in seen[1] and self._entry(block)[:2] == (_HERE, _BOOT):
+            seen[1].add(block)
+        return block in seen[1]
 
     def has_state(self, block: int) -> bool:
         """Whether a block was stored, in this boot or an earlier one."""

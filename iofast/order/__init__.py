@@ -22,10 +22,9 @@ an order needs a weight, a label or a size of each sample. A `Schedule` deals po
 
 from iofast.arguments import MAX_SEED
 from iofast.order.base import Mode, Order, Population
-from iofast.order.blocks import Blocks
+from iofast.order.blocks import Blocks, Grouped
 from iofast.order.buckets import Buckets, nearest
 from iofast.order.cycles import Balanced, Mixed
-from iofast.order.grouped import Grouped
 from iofast.order.orders import Repeated, Sequential, Shuffled, Weighted
 from iofast.order.permutation import MAX_SAMPLES
 from iofast.order.sampled import Sampled

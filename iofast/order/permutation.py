@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from iofast.splitmix import Words, mixed, to_unit
+
 MAX_SAMPLES = 1 << 40  # positions per epoch: the counters of choices.py have 40 bits for the position
 
-Words = NDArray[np.uint64]
 Span = tuple[int, int]  # the least and the greatest of some positions
 
 _TABLE = 4096  # up to this size a sorted table (32 KiB, exactly uniform) is faster than the cipher
@@ -29,9 +30,6 @@ _AT_ONCE = 4096  # positions: at most 2 MiB of words
 _U32 = np.uint64(32)
 _ODD_1 = np.uint64(0x9E3779B97F4A7C15)
 _ODD_2 = np.uint64(0xD6E8FEB86659FD93)
-_GOLDEN = _ODD_1
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFT_1, _SHIFT_2, _SHIFT_3, _TO_53_BITS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def permuted(n: int, key: str, positions: NDArray[np.int64], span: Span | None = None) -> NDArray[np.int64]:
@@ -95,19 +93,12 @@ def permuted_groups(
     """
     if n > _TABLE:
         return permuted_each(n, streams(key, groups), positions)
-    image = np.empty_like(positions)
-    first, last = int(groups.min()), int(groups.max())
-    if last - first <= 1:  # a batch
-        tables = np.stack([_group(n, key, group) for group in range(first, last + 1)])
-        image[:] = tables[groups - first, positions]
-        return image
-    unique, row = np.unique(groups, return_inverse=True)
-    rows = max(_AT_ONCE * _RANKED // n, 1)
-    order = np.argsort(row, kind="stable")
-    edges = np.searchsorted(row[order], np.arange(0, len(unique) + rows, rows))
-    for start, begin, end in zip(range(0, len(unique), rows), edges, edges[1:], strict=False):
-        table, part = _sorted(n, key, unique[start : start + rows]), order[begin:end]
-        image[part] = table[row[part] - start, positions[part]]
+    image, (unique, row) = np.empty_like(positions), np.unique(groups, return_inverse=True)
+    few = max(_AT_ONCE * _RANKED // n, 1)
+    for start in range(0, len(unique), few):
+        there = (row >= start) & (row < start + few)
+        tables = _sorted(n, key, unique[start : start + few])
+        image[there] = tables[row[there] - start, positions[there]]
     return image
 
 
@@ -117,23 +108,13 @@ def key_word(text: str) -> np.uint64:
 
 
 def streams(key: np.uint64 | Words, numbers: NDArray[np.int64]) -> Words:
-    """The word of each number under `key` (SplitMix64 at random access), different for each number."""
-    return _mixed(key + _GOLDEN * (numbers.astype(np.uint64) + np.uint64(1)))
+    """The word of each number under `key`, different for each number."""
+    return mixed(key, numbers.astype(np.uint64) + np.uint64(1))
 
 
 def uniform(key: np.uint64, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     """A float64 in [0, 1) for each number, a multiple of 2^-53, as those of `choices.Draw`."""
-    drawn: NDArray[np.float64] = np.multiply(streams(key, numbers) >> _TO_53_BITS, 2.0**-53, dtype=np.float64)
-    return drawn
-
-
-def _mixed(bits: Words) -> Words:
-    bits ^= bits >> _SHIFT_1
-    bits *= _MIX_1
-    bits ^= bits >> _SHIFT_2
-    bits *= _MIX_2
-    bits ^= bits >> _SHIFT_3
-    return bits
+    return to_unit(streams(key, numbers))
 
 
 def _key_stream(key: str, words: int) -> Words:
@@ -144,12 +125,6 @@ def _key_stream(key: str, words: int) -> Words:
 @lru_cache(maxsize=16)  # the epochs in flight of a few loaders
 def _table(n: int, key: str) -> NDArray[np.int64]:
     return np.argsort(_key_stream(key, n), kind="stable").astype(np.int64)
-
-
-@lru_cache(maxsize=16)
-def _group(n: int, key: np.uint64, group: int) -> NDArray[np.int64]:
-    table: NDArray[np.int64] = _sorted(n, key, np.array([group]))[0]
-    return table
 
 
 def _sorted(n: int, key: np.uint64, groups: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -59,26 +59,27 @@ class Sampled(Mode):
             raise OptionError(f"sampler must give single indices, found {name}, which gives batches: use its .sampler")
 
     def _order(self, binding: Binding) -> Order:
-        runs = Runs(self.sampler, binding.population.count, binding.seed)
-        return _Sampled(runs, self._length(runs), binding.global_batch)
+        count, seed = binding.population.count, binding.seed
+        return _Sampled(self.sampler, count, seed, self._length(count, seed), binding.global_batch)
 
-    def _length(self, runs: Runs) -> int | None:
+    def _length(self, count: int, seed: int) -> int | None:
         """Positions of an epoch; None if the sampler is endless."""
+        name = _name(self.sampler)
         try:
             length = len(self.sampler)  # type: ignore[arg-type]
         except TypeError:
-            most = max(PROBED, 2 * runs.count)
-            probe = Run(runs, 0, most + 1)
+            most = max(PROBED, 2 * count)
+            probe = Run(self.sampler, count, seed, 0, most + 1)
             probe.take(most + 1)
             if (length := probe.taken) > most:
                 return None
         except (ValueError, OverflowError) as error:  # a length below 0, or above 2^63
-            raise OptionError(f"{runs.name} must have a length of 1 or more: {error}") from None
+            raise OptionError(f"{name} must have a length of 1 or more: {error}") from None
         if length == 0:
-            raise OptionError(f"{runs.name} gives no samples")
+            raise OptionError(f"{name} gives no samples")
         if length > MOST_IN_MEMORY:
             found = f"found {length}; without a length it may be endless"
-            raise OptionError(f"{runs.name} must have at most {MOST_IN_MEMORY} indices in an epoch, {found}")
+            raise OptionError(f"{name} must have at most {MOST_IN_MEMORY} indices in an epoch, {found}")
         return length
 
 
@@ -87,18 +88,19 @@ class _Sampled(Order):
 
     mode = "sampled"
 
-    def __init__(self, runs: Runs, length: int | None, global_batch: int) -> None:
-        super().__init__(runs.count, length or MAX_SAMPLES, runs.seed)
-        self._runs, self._batch, self.endless = runs, global_batch, length is None
+    def __init__(self, sampler: Iterable[Any], count: int, seed: int, length: int | None, global_batch: int) -> None:
+        super().__init__(count, length or MAX_SAMPLES, seed)
+        self._sampler, self._batch, self.endless = sampler, global_batch, length is None
+        self._share = _share(sampler)
         self._kept = KEPT * global_batch if length is None else length + 1  # one more tells whether it ends
         self._by_process: dict[int, tuple[threading.Lock, dict[int, Run]]] = {}
 
-    def __reduce__(self) -> tuple[type, tuple[Runs, int | None, int]]:
-        return type(self), (self._runs, None if self.endless else self.length, self._batch)
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (self._sampler, self.count, self.seed, None if self.endless else self.length, self._batch)
 
     @property
     def sharded(self) -> tuple[int, int] | None:
-        return self._runs.share
+        return self._share
 
     def checksum(self, epoch: int) -> str | None:
         if self.endless:
@@ -128,7 +130,7 @@ class _Sampled(Order):
         run.take(most + 1)
         if run.taken <= most:
             raise OptionError(
-                f"{self._runs.name} has no length and ended after {run.taken} indices in epoch {epoch}: "
+                f"{_name(self._sampler)} has no length and ended after {run.taken} indices in epoch {epoch}: "
                 "give it a __len__ with their number"
             )
         runs[epoch] = run
@@ -138,16 +140,16 @@ class _Sampled(Order):
 
     def _begun(self, epoch: int) -> Run:
         """A new run, which is taken whole if it has an end."""
-        run = Run(self._runs, epoch, self._kept)
+        run, name = Run(self._sampler, self.count, self.seed, epoch, self._kept), _name(self._sampler)
         if self.endless:
             return run
         run.take(self.length + 1)
         if run.taken > self.length:
             found = f"found more in epoch {epoch}; without a length it may be endless"
-            raise OptionError(f"{self._runs.name} must end after {self.length} indices, {found}")
+            raise OptionError(f"{name} must end after {self.length} indices, {found}")
         if run.taken < self.length:
             found = f"{run.taken} in epoch {epoch}"
-            raise OptionError(f"{self._runs.name} must give {self.length} indices in every epoch, found {found}")
+            raise OptionError(f"{name} must give {self.length} indices in every epoch, found {found}")
         return run
 
     def _replacement(self, at: EpochPositions, attempts: Indices) -> Indices:
@@ -158,51 +160,31 @@ class _Sampled(Order):
         return self.indices(at.epoch, first + self._drawn(at, attempts, self._batch))
 
     def _options(self) -> dict[str, object]:
-        return self._runs.described()
-
-
-class Runs:
-    """Runs of `sampler` over `count` samples; random ones depend on (`seed`, epoch).
-
-    `share` is (rank, number of ranks) if the sampler gives one rank's share, else None.
-    """
-
-    def __init__(self, sampler: Iterable[Any], count: int, seed: int) -> None:
-        self.sampler, self.count, self.seed = sampler, count, seed
-        self.name = f"the sampler {type(sampler).__name__}"
-        self.share = _share(sampler)
-
-    def begin(self, epoch: int) -> Iterator[Any]:
-        """Begin the run of an epoch."""
-        sampler = self.sampler
-        if set_epoch := getattr(sampler, "set_epoch", None):
-            set_epoch(epoch)
-        else:
-            sampler = _with_generator(sampler, int(key_word(f"iofast order {self.seed} {epoch} sampler")))
-        try:
-            return iter(sampler)
-        except TypeError as error:  # an array of no dimension
-            raise OptionError(f"{self.name} must give whole numbers: {error}") from None
-
-    def described(self) -> dict[str, object]:
-        """The sampler, for `describe`; of a share also its options, for no checksum of a share holds for all ranks."""
-        options: dict[str, object] = {"sampler": type(self.sampler).__name__}
-        if self.share:
-            values = {name: getattr(self.sampler, name, None) for name in _SHARE_OPTIONS}
+        """Of a share also the sampler's options, for no checksum of a share holds for all ranks."""
+        options: dict[str, object] = {"sampler": type(self._sampler).__name__}
+        if self._share:
+            values = {name: getattr(self._sampler, name, None) for name in _SHARE_OPTIONS}
             options |= {name: index(value) for name, value in values.items() if isinstance(value, SupportsIndex)}
         return options
 
 
 class Run:
-    """One run of a sampler. Its `newest` indices are in memory, `kept` of them: that of position p at p modulo `kept`.
+    """A sampler's run in `epoch`. Its `newest` indices are in memory, `kept` of them: of position p at p modulo `kept`.
 
     Those of positions before `taken` are taken.
     """
 
-    def __init__(self, runs: Runs, epoch: int, kept: int) -> None:
-        self._runs, self._epoch = runs, epoch
-        self._rest = runs.begin(epoch)
+    def __init__(self, sampler: Iterable[Any], count: int, seed: int, epoch: int, kept: int) -> None:
+        self._name, self._last, self._epoch = _name(sampler), count - 1, epoch
         self.newest, self.taken = np.empty(kept, np.int64), 0
+        if set_epoch := getattr(sampler, "set_epoch", None):
+            set_epoch(epoch)
+        else:
+            sampler = _with_generator(sampler, int(key_word(f"iofast order {seed} {epoch} sampler")))
+        try:
+            self._rest = iter(sampler)
+        except TypeError as error:  # an array of no dimension
+            raise OptionError(f"{self._name} must give whole numbers: {error}") from None
 
     def take(self, stop: int) -> None:
         """Take the indices of all positions before `stop`, or fewer if the sampler ends. Raises `OptionError`."""
@@ -215,15 +197,18 @@ class Run:
                 return
 
     def _next(self, most: int) -> Indices:
-        name, last = self._runs.name, self._runs.count - 1
         try:
             indices = np.fromiter(map(index, islice(self._rest, most)), np.int64)
         except TypeError as error:
-            raise OptionError(f"{name} must give whole numbers: {error}") from None
-        if wrong := np.flatnonzero((indices < 0) | (indices > last))[:1].tolist():
+            raise OptionError(f"{self._name} must give whole numbers: {error}") from None
+        if wrong := np.flatnonzero((indices < 0) | (indices > self._last))[:1].tolist():
             found = f"{indices[wrong[0]]} at position {self.taken + wrong[0]} of epoch {self._epoch}"
-            raise OptionError(f"{name} must give indices from 0 to {last}, found {found}")
+            raise OptionError(f"{self._name} must give indices from 0 to {self._last}, found {found}")
         return indices
+
+
+def _name(sampler: Iterable[Any]) -> str:
+    return f"the sampler {type(sampler).__name__}"
 
 
 def _share(sampler: Iterable[Any]) -> tuple[int, int] | None:
@@ -232,8 +217,7 @@ def _share(sampler: Iterable[Any]) -> tuple[int, int] | None:
     if replicas == 1:
         return None
     if not isinstance(rank, SupportsIndex) or not isinstance(replicas, SupportsIndex):
-        name = type(sampler).__name__
-        raise OptionError(f"the sampler {name} must have the attribute rank, one of {replicas}, found {rank!r}")
+        raise OptionError(f"{_name(sampler)} must have the attribute rank, one of {replicas}, found {rank!r}")
     return index(rank), index(replicas)
 
 

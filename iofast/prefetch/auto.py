@@ -1,9 +1,9 @@
 """The least threads and depth that keep the consumer from waiting: a pure function, and its driver.
 
-`load` is the number of threads that the work needs: their time per result over the consumer's own time per result.
-`wait` is the share of time that the consumer waited. A wait is answered at once, in proportion to the load. Less is
-tried only after many windows without a wait; after a failed try the next one comes twice as late. A pause of the
-consumer (validation, a checkpoint) is one outlier among sixteen loads, which their median ignores.
+The load is the number of threads that the work needs: their time per result over the consumer's own time per result. A
+wait is answered at once, in proportion to the load. Less is tried only after many windows without a wait; after a
+failed try the next one comes twice as late. A pause of the consumer (validation, a checkpoint) is one outlier among
+sixteen loads, which their median ignores.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from iofast.prefetch.jobs import Prefetch
 from iofast.prefetch.times import PrefetchTimes
 
 WAITING = 0.02  # share of the time; less is noise of the scheduler
-LONG = 0.10  # from here on even a single wait counts
 FULL = 0.97  # of the threads' time: above that a queue never fills again
 PATIENCE = 16  # windows without a wait before less is tried
-OTHER = 0.25  # relative change that makes a load a new one; the median of 16 windows varies by a few per cent
 WINDOW_BATCHES = 16
 WINDOW_S = 0.25  # shortest window; in a shorter one a garbage collection would look like a stall
 MEMORY_SHARE = 1 / 8  # of free memory for batches made ahead; training has yet to take its own
-_NO_LEVEL = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -38,11 +35,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest setting. A result is cut into `slices`; more than slices x depth threads would idle."""
+    """The largest setting, or the only one if it is `fixed`.
+
+    A result is cut into `slices`; more than slices x depth threads would idle.
+    """
 
     max_workers: int
     max_depth: int
     slices: int = 1
+    fixed: bool = False
 
     def least_depth(self, num_workers: int) -> int:
         """Return the depth that keeps `num_workers` threads busy while one result waits to be taken."""
@@ -50,115 +51,68 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class WaitWindow:
-    """What happened while some results were consumed.
-
-    wait   share of the time that the consumer waited, 0 to 1
-    empty  how often it found no result ready
-    least  the fewest results it found ready
-    load   threads that the consumer would keep busy if it never waited; inf if it did nothing but wait
-    """
-
-    wait: float
-    empty: int
-    least: int
-    load: float
-
-    @classmethod
-    def of(cls, times: PrefetchTimes) -> WaitWindow:
-        """Make a window from the difference of two snapshots."""
-        own = max(times.wall_s - times.wait_s, 0.0) / max(times.batches, 1)
-        work = times.work_s / max(times.made, 1)
-        return cls(
-            wait=times.wait_s / times.wall_s if times.wall_s > 0 else 0.0,
-            empty=times.levels[0] if times.levels else 0,
-            least=next((level for level, count in enumerate(times.levels) if count > 0), 0),
-            load=work / own if own > 0 else math.inf,
-        )
-
-    @property
-    def short(self) -> bool:
-        """Whether the consumer waited long, or more than once."""
-        return self.wait > LONG or (self.wait > WAITING and self.empty > 1)
-
-
-@dataclass(frozen=True)
 class State:
     """A setting, and the memory of the search.
 
-    loads, least  of the windows since the last change or wait
-    settling      windows to ignore: an empty queue has to fill first
-    patience      windows without a wait before less is tried
-    tried         windows since less was tried, None once it has proved itself
-    failed        the load at which less was too little, once it is known well
-    calm          windows without a wait
+    loads     of the windows without a wait since the last change, up to `PATIENCE`; `calm` is their number
+    settling  whether to ignore the next window: an empty queue has to fill first
+    patience  windows without a wait before less is tried
+    trying    whether the last change was to less, and has yet to prove itself
     """
 
     setting: Setting
     loads: tuple[float, ...] = ()
-    least: int = _NO_LEVEL
-    settling: int = 0
-    patience: int = PATIENCE
-    tried: int | None = None
-    failed: float | None = None
     calm: int = 0
+    settling: bool = False
+    patience: int = PATIENCE
+    trying: bool = False
+
+    def changed(self, setting: Setting, patience: int, *, trying: bool = False) -> State:
+        """The state with another setting, or the same, from which windows are collected anew."""
+        return State(setting, settling=setting != self.setting, patience=patience, trying=trying)
 
 
 def first(limits: Limits) -> State:
     """Return the first state, with all threads: the first epoch is the coldest, and too few cost more than too many."""
-    return State(Setting(limits.max_workers, limits.least_depth(limits.max_workers)))
+    return State(
+        Setting(limits.max_workers, limits.max_depth if limits.fixed else limits.least_depth(limits.max_workers))
+    )
 
 
-def adapt(state: State, window: WaitWindow, limits: Limits) -> State:
-    """Return the state after a window, within `limits`, with at least 1 thread and a depth of min(2, max_depth)."""
-    tried = None if state.tried is None or state.tried >= state.patience else state.tried + 1
-    state = replace(state, tried=tried)
+def adapt(state: State, wait: float, load: float, limits: Limits) -> State:
+    """Return the state after a window, within `limits`, with at least 1 thread and a depth of min(2, max_depth).
+
+    `wait` is the share of time that the consumer waited, 0 to 1; `load` may be inf.
+    """
     if state.settling:
-        return replace(state, settling=state.settling - 1)
-    if window.short:
-        return _more(state, window, limits)
-    loads = (*state.loads, window.load)[-PATIENCE:]
-    state = replace(state, loads=loads, least=min(state.least, window.least), calm=state.calm + 1)
-    load = statistics.median(loads)
-    if len(loads) == PATIENCE and state.patience > PATIENCE:
-        if state.failed is None:
-            state = replace(state, failed=load)
-        elif abs(load - state.failed) > OTHER * state.failed:
-            state = replace(state, patience=PATIENCE, failed=None)  # another consumer or other images: try anew
-    return _less(state, load, limits) if state.calm >= state.patience else state
+        return replace(state, settling=False)
+    if wait > WAITING:
+        return state.changed(_more(state.setting, load, limits), state.patience * (1 + state.trying))
+    state = replace(state, loads=(*state.loads, load)[-PATIENCE:], calm=state.calm + 1)
+    if state.calm < state.patience:
+        return state
+    setting = _less(state.setting, statistics.median(state.loads), limits)
+    patience = max(PATIENCE, state.patience // 2) if state.trying else state.patience
+    return state.changed(setting, patience, trying=setting != state.setting)
 
 
-def _more(state: State, window: WaitWindow, limits: Limits) -> State:
+def _more(now: Setting, load: float, limits: Limits) -> Setting:
     """Add the threads that the load needs; if there are enough, double the depth."""
-    workers, depth = state.setting.num_workers, state.setting.depth
-    if window.load > FULL * workers or depth >= limits.max_depth:
-        needed = min(window.load / FULL, limits.max_workers)  # the load may be inf
-        workers = min(max(workers + 1, math.ceil(needed)), limits.max_workers)
+    workers, depth = now.num_workers, now.depth
+    if load > FULL * workers or depth >= limits.max_depth:
+        needed = math.ceil(min(load / FULL, limits.max_workers))
+        workers = min(max(workers + 1, needed), limits.max_workers)
     else:
         depth *= 2
-    setting = Setting(workers, min(max(depth, limits.least_depth(workers)), limits.max_depth))
-    if state.tried is not None:
-        state = replace(state, patience=2 * state.patience, tried=None)
-    return _changed(state, setting)
+    return Setting(workers, min(max(depth, limits.least_depth(workers)), limits.max_depth))
 
 
-def _less(state: State, load: float, limits: Limits) -> State:
-    """Go halfway to the threads that the load needs; with these at work, halfway to the depth that it needs."""
-    now = setting = state.setting
+def _less(now: Setting, load: float, limits: Limits) -> Setting:
+    """Go halfway to the threads that the load needs; with these at work, halfway to the depth that they need."""
     needed = max(1, math.ceil(load / FULL)) if math.isfinite(load) else now.num_workers
-    spare, least_depth = state.least - 1, limits.least_depth(now.num_workers)  # results that were always ready
     if needed < now.num_workers:
-        setting = replace(now, num_workers=now.num_workers - -(-(now.num_workers - needed) // 2))
-    elif spare > 0 and now.depth > least_depth:
-        setting = replace(now, depth=max(least_depth, now.depth - -(-spare // 2)))
-    state = _changed(state, setting)
-    return state if setting == now else replace(state, tried=0)
-
-
-def _changed(state: State, setting: Setting) -> State:
-    """Begin to collect windows anew. A queue of another size has to settle first."""
-    settling = int(setting != state.setting)
-    return replace(state, setting=setting, loads=(), least=_NO_LEVEL, calm=0, settling=settling)
+        return replace(now, num_workers=(now.num_workers + needed) // 2)
+    return replace(now, depth=(now.depth + limits.least_depth(now.num_workers)) // 2)
 
 
 def most_depth(batch_bytes: int, wanted: int, free_bytes: int) -> int:
@@ -166,12 +120,18 @@ def most_depth(batch_bytes: int, wanted: int, free_bytes: int) -> int:
     return max(1, min(wanted, int(free_bytes * MEMORY_SHARE) // max(1, batch_bytes)))
 
 
+def window(times: PrefetchTimes) -> tuple[float, float]:
+    """The wait and the load of a window."""
+    own = max(times.wall_s - times.wait_s, 0.0) / max(times.batches, 1)
+    work = times.work_s / max(times.made, 1)
+    return times.wait_s / times.wall_s if times.wall_s > 0 else 0.0, work / own if own > 0 else math.inf
+
+
 class Auto:
     """Resizes a `Prefetch` while it runs. `state` outlives it: the next epoch begins where the last one ended."""
 
-    def __init__(self, prefetch: Prefetch[Any, Any], limits: Limits, state: State | None = None) -> None:
-        self._prefetch = prefetch
-        self.limits, self.state = limits, state or first(limits)
+    def __init__(self, prefetch: Prefetch[Any, Any], limits: Limits, state: State) -> None:
+        self.prefetch, self._limits, self.state = prefetch, limits, state
         self._left = 1  # the first result always has a wait, so the first window begins behind it
         self._before: PrefetchTimes | None = None
         self._next = 0.0
@@ -179,17 +139,17 @@ class Auto:
     def watch(self) -> None:
         """Count a result; call in the consumer after each. Does work at most every `WINDOW_BATCHES` results."""
         self._left -= 1
-        if self._left or (now := perf_counter()) < self._next:
+        if self._limits.fixed or self._left or (now := perf_counter()) < self._next:
             self._left = self._left or 1
             return
         self._left, self._next = WINDOW_BATCHES, now + WINDOW_S
-        times = self._prefetch.times()
+        times = self.prefetch.times()
         before, self._before = self._before, times
         if before is None:
             return
         setting = self.state.setting
-        self.state = adapt(self.state, WaitWindow.of(times - before), self.limits)
+        self.state = adapt(self.state, *window(times.since(before)), self._limits)
         if self.state.setting != setting:
-            self._prefetch.resize(self.state.setting.num_workers, self.state.setting.depth)
+            self.prefetch.resize(self.state.setting.num_workers, self.state.setting.depth)
             # the machine may have had fewer threads to give
-            self.state = replace(self.state, setting=Setting(self._prefetch.num_workers, self._prefetch.depth))
+            self.state = replace(self.state, setting=Setting(self.prefetch.num_workers, self.prefetch.depth))

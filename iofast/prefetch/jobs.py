@@ -18,7 +18,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar, cast
 
 from iofast.errors import OptionError, WorkerError
@@ -32,7 +32,7 @@ from iofast.prefetch.threads import (
     start_thread,
     works,
 )
-from iofast.prefetch.times import Clock, PrefetchTimes, Stopwatch
+from iofast.prefetch.times import PrefetchTimes, Spent
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -49,8 +49,8 @@ class PrefetchJob(ABC, Generic[T, S]):
         """Prepare the work, and return its slices."""
 
     @abstractmethod
-    def run(self, number: int, part: S) -> None:
-        """Do one slice in thread `number`. Two calls with the same number never overlap."""
+    def run(self, part: S) -> None:
+        """Do one slice."""
 
     @abstractmethod
     def finish(self) -> T:
@@ -66,23 +66,6 @@ class _Shared:
         self.ready: deque[None] = deque()  # one entry for each ready result: a counter that needs no lock
         self.stopped = False
         self.owner: object = None
-
-    def task(self, clock: Clock) -> Any:
-        """Return the next task. The clock is read only if there is none yet."""
-        while True:
-            try:
-                task = self.tasks.get_nowait()
-            except Empty:
-                clock.idle.start()
-                task = self.tasks.get()
-                clock.idle.stop()
-            if task is not _PARK:
-                return task
-            clock.idle.start()
-            wanted = self.parked.get()
-            clock.idle.stop()
-            if not wanted:
-                return None
 
     def end(self) -> None:
         """End one thread, which ends the next one: a Ctrl-C cannot come between them."""
@@ -115,9 +98,9 @@ class _Promise(Generic[T, S]):
         if not parts:
             self.end(shared)
 
-    def run(self, number: int, part: S, shared: _Shared) -> None:
+    def run(self, part: S, shared: _Shared) -> None:
         if self.error is None:
-            self.job.run(number, part)
+            self.job.run(part)
         with self.lock:
             self.left -= 1
             last = self.left == 0
@@ -166,11 +149,10 @@ class Prefetch(Generic[T, S]):
         self._pending: dict[int, _Promise[T, S]] = {}  # by number, from _at on
         self._put = start  # jobs below this number are queued
         self._pid = os.getpid()
-        self._life, self._wait = Stopwatch(), Stopwatch()
-        self._levels = [0] * (depth + 2)  # after a Ctrl-C one more than `depth` may be ready
-        self._clocks: list[Clock] = []
+        self._begun, self._ended, self._waited = time.perf_counter(), 0.0, 0.0
+        self._spent: list[Spent] = []  # of each thread
         self._wanted = 0  # threads that may work; never more than do, or the last one could park
-        self._threads: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []  # kept when not needed: a Ctrl-C while one starts may be lost
         self._shared = _Shared()
         works(self._shared)
         # A Ctrl-C would end a finalizer in Python; this callback is C code, which a Ctrl-C cannot interrupt
@@ -178,7 +160,6 @@ class Prefetch(Generic[T, S]):
         # Daemon threads let the interpreter exit beside a live iterator. The finalizer also runs at exit, and ends them
         # before their memory goes
         self._finalizer = weakref.finalize(self, _end, self._threads, self._shared, self._pid)
-        self._life.start()
         if num_workers:
             try:
                 self._add_thread()  # at least one is needed; `_employ` accepts fewer than wanted
@@ -187,7 +168,7 @@ class Prefetch(Generic[T, S]):
                 raise
             self._employ(num_workers)
         else:
-            self._clocks.append(Clock())
+            self._spent.append(Spent())
         self._ask(start + depth)
 
     @property
@@ -222,18 +203,17 @@ class Prefetch(Generic[T, S]):
             raise StopIteration
         if given_up is None:  # no thread of ours, which ends by itself
             works(self._shared)
-        self._levels[len(self._shared.ready)] += 1
         if not promise.finished:
             if self._shared.stopped and threading.current_thread() is threading.main_thread():
                 raise WorkerError(EXITING)  # in a daemon thread the wait ends with the process
-            self._wait.start()
+            begun = time.perf_counter()
             try:
                 if self._threads:
                     _wait_for(promise.done, given_up, self._shared)
                 else:
                     self._work_here(promise)
             finally:
-                self._wait.stop()
+                self._waited += time.perf_counter() - begun
         if promise.error is not None:
             error = promise.error
             self.close()
@@ -259,24 +239,21 @@ class Prefetch(Generic[T, S]):
                 raise OptionError(f"{name} must be 1 or more, found {value}")
         if not self._finalizer.alive or os.getpid() != self._pid:
             return
-        if depth is not None:
-            self._levels += [0] * (depth + 2 - len(self._levels))
-            self._depth = depth
+        self._depth = self._depth if depth is None else depth
         if num_workers is not None:
             self._employ(num_workers)
         self._ask(self._at + self._depth)
 
     def times(self) -> PrefetchTimes:
         """Return the times so far. Any thread may call it, also after the end."""
-        clocks, batches = list(self._clocks), self._at - self._start
+        spent, batches = list(self._spent), self._at - self._start
         return PrefetchTimes(
-            wall_s=self._life.read(),
+            wall_s=(self._ended or time.perf_counter()) - self._begun,
             batches=batches,
             made=batches + len(self._shared.ready),
-            wait_s=self._wait.read(),
-            work_s=sum(clock.work_s() for clock in clocks),
-            cpu_s=sum(clock.cpu_s() for clock in clocks),
-            levels=tuple(self._levels),
+            wait_s=self._waited,
+            work_s=sum(each.work_s for each in spent),
+            cpu_s=sum(each.cpu_s for each in spent),
         )
 
     def close(self) -> None:
@@ -285,7 +262,7 @@ class Prefetch(Generic[T, S]):
         self._finalizer()
         while self._pending:
             self._pending.popitem()[1].error = None  # its traceback refers to the promise: a cycle
-        self._life.stop()
+        self._ended = self._ended or time.perf_counter()
 
     def _ask(self, stop: int) -> None:
         """Queue the jobs before number `stop`.
@@ -304,9 +281,8 @@ class Prefetch(Generic[T, S]):
         if sys.is_finalizing():  # making a tensor may end the process then
             raise WorkerError(EXITING)
         try:
-            with self._clocks[0].lent():
-                while not promise.finished:
-                    _do(0, self._shared.tasks.get_nowait(), self._shared)
+            while not promise.finished:
+                _do(self._shared.tasks.get_nowait(), self._shared, self._spent[0])
         except BaseException:  # a Ctrl-C after taking a task: it is lost
             self.close()
             raise
@@ -327,11 +303,9 @@ class Prefetch(Generic[T, S]):
                 return
 
     def _add_thread(self) -> None:
-        number, clock = len(self._threads), Clock()
-        thread = threading.Thread(
-            target=_work, args=(number, self._shared, clock), name=f"iofast-{self._name}{number}", daemon=True
-        )
-        self._clocks.append(clock)
+        spent, name = Spent(), f"iofast-{self._name}{len(self._threads)}"
+        thread = threading.Thread(target=_work, args=(self._shared, spent), name=name, daemon=True)
+        self._spent.append(spent)
         self._threads.append(thread)
         start_thread(thread)
         self._wanted += 1
@@ -348,24 +322,26 @@ def _wait_for(done: threading.Lock, given_up: Callable[[], object] | None, share
             raise WorkerError("the wait for this result was given up")
 
 
-def _work(number: int, shared: _Shared, clock: Clock) -> None:
+def _work(shared: _Shared, spent: Spent) -> None:
     name_for_kernel()
     compute_alone()
-    clock.begin()
-    while isinstance(task := shared.task(clock), tuple) and not shared.stopped:
-        _do(number, task, shared)
+    while (task := shared.tasks.get()) is _PARK or (isinstance(task, tuple) and not shared.stopped):
+        if isinstance(task, tuple):
+            _do(task, shared, spent)
+        elif not shared.parked.get():
+            break
         del task  # it would keep its batch alive until the next task
-    clock.end()
     shared.end()
 
 
-def _do(number: int, task: tuple[_Promise[Any, Any], Any], shared: _Shared) -> None:
+def _do(task: tuple[_Promise[Any, Any], Any], shared: _Shared, spent: Spent) -> None:
     promise, part = task
     try:
-        if part is None:
-            promise.begin(shared)
-        else:
-            promise.run(number, part, shared)
+        with spent.counted():
+            if part is None:
+                promise.begin(shared)
+            else:
+                promise.run(part, shared)
     except BaseException as error:  # the consumer raises it
         promise.fail(error, shared)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from iofast.containers.base import Located, Reader
 from iofast.machine import memory_limit
-from iofast.prefetch.threads import NEVER, Follower, Reports
+from iofast.prefetch.threads import NEVER, Follower, Plan
 
 Locate = Callable[[int], Sequence[Located]]  # batch to the places of every field read
 
@@ -55,30 +54,35 @@ class Readahead(Follower):
     ) -> None:
         limit = memory_limit() if budget is None else None  # the page cache counts towards it
         budget = budget if budget is not None else BUDGET if limit is None else min(BUDGET, limit // 8)
-        groups, reports = Groups(located_of, count, depth, budget), Reports()
-        super().__init__(reports, partial(_advise, groups, FileAdvice(reader), reports))
+        super().__init__(Groups(located_of, count, depth, budget, FileAdvice(reader)))
 
 
-class Groups:
-    """The groups of batches that advice is given for, one after another."""
+class Groups(Plan):
+    """The groups of batches that `advice` is given for, one after another."""
 
-    def __init__(self, located_of: Locate, count: int, depth: int, budget: int) -> None:
+    def __init__(self, located_of: Locate, count: int, depth: int, budget: int, advice: FileAdvice) -> None:
+        super().__init__()
         self._located_of, self._count, self._depth, self._budget = located_of, count, depth, budget
+        self._advice = advice
         self._asked = self._next = self._first = -1
         self._bytes = 0  # advised on, beyond the consumer's batch
         self._sizes: deque[tuple[int, int]] = deque()  # (batch, bytes), which add up to `_bytes`
 
     def reach(self, batch: int) -> None:
-        """Note that the consumer has come to `batch`."""
         self._asked = max(self._asked, batch)
         if self._next < self._asked:  # at the start, or when the consumer has overtaken the advice
             self._first = self._next = self._asked
         while self._sizes and self._sizes[0][0] < self._asked:
             self._bytes -= self._sizes.popleft()[1]
 
-    def wanted(self) -> int:
-        """Return the consumer's batch at which to go on: when a quarter of the advice is used up."""
-        return NEVER if self._next >= self._count else self._asked + max(1, (self._next - self._asked) // 4)
+    def advance(self) -> bool:
+        """Give advice on the next group, if there is one."""
+        for _ in self._advice.give(group) if (group := self.group()) else ():
+            if self.stop:
+                return False
+        # the consumer's batch at which to go on: when a quarter of the advice is used up
+        self.wanted = NEVER if self._next >= self._count else self._asked + max(1, (self._next - self._asked) // 4)
+        return bool(group)
 
     def group(self) -> list[Located]:
         """Return the places of the next group of batches; empty if the consumer has to come nearer first."""
@@ -94,21 +98,6 @@ class Groups:
             self._next, self._bytes, batches = self._next + 1, self._bytes + size, batches + 1
             group += located
         return group
-
-
-def _advise(groups: Groups, advice: FileAdvice, reports: Reports) -> None:
-    while hasattr(os, "posix_fadvise") and reports.wanted < NEVER:
-        batch = reports.batches.get()
-        while not reports.batches.empty():  # there may be further reports
-            batch = max(batch, reports.batches.get())
-        if reports.stop:
-            return
-        groups.reach(batch)
-        while reports.batches.empty() and (group := groups.group()):
-            for _ in advice.give(group):
-                if reports.stop:
-                    return
-        reports.wanted = groups.wanted()
 
 
 def ranges(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], gap: int) -> NDArray[np.uint64]:
@@ -159,6 +148,8 @@ class FileAdvice:
 
         A call returns at once, or when the device's queue has room again.
         """
+        if not hasattr(os, "posix_fadvise"):
+            return
         rows = joined(located)
         starts = np.flatnonzero(np.append(True, rows.file[1:] != rows.file[:-1]))[::FILES].tolist()
         for start, stop in zip(starts, [*starts[1:], len(rows.file)], strict=True):  # a few files each

@@ -14,8 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
-from queue import Empty
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +26,7 @@ from iofast.mirror import cache, fetching
 from iofast.mirror.copies import BLOCK
 from iofast.mirror.fetching import Place
 from iofast.mirror.stored import StoredObject
-from iofast.prefetch.threads import NEVER, WAKE, Follower, Reports
+from iofast.prefetch.threads import NEVER, Follower, Plan
 from iofast.remote import requests
 
 # (batch, few) to the number of this rank's rows, which come first, and the places of every field read
@@ -47,7 +45,6 @@ WARM = (8, 32)  # so many batches in a row were here; then one of so many is loo
 
 _log = logging.getLogger("iofast")
 _FILES = 32  # objects that are open at a time
-_TICK_S = 0.05
 _WAIT_S = 0.001
 
 
@@ -65,29 +62,19 @@ class StoredReadahead(Follower):
     """
 
     def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
-        self._decisions = decisions = _Decisions(batches.start)
-        # only its thread keeps the plan, whose blocks stay in the cache
-        plan = BlockPlan(reader, located_of, batches, depth, decisions.wake)
-        super().__init__(decisions, partial(_bring, plan, decisions), plan.close)
+        self._blocks = BlockPlan(reader, located_of, batches, depth)
+        super().__init__(self._blocks)
 
     def wait(self, batch: int) -> None:
         """Wait until it is decided how the records of `batch` are brought.
 
         Raises the `StorageError` that ended the readahead when its patience ended: another try would take as long.
         """
-        while batch >= self._decisions.decided and self._decisions.wanted < NEVER:
+        while batch >= self._blocks.decided and self._blocks.wanted < NEVER:
             time.sleep(_WAIT_S)
         error = self.error
         if isinstance(error, StorageError) and error.was_patient:
             raise error.again()
-
-
-class _Decisions(Reports):
-    """Also the first batch that is not decided on."""
-
-    def __init__(self, decided: int) -> None:
-        super().__init__()
-        self.decided = decided
 
 
 class _Coming(NamedTuple):
@@ -100,13 +87,14 @@ class _Coming(NamedTuple):
     size: int
 
 
-class BlockPlan:
-    """The choice of what to bring next. `wake` is called when a request has ended."""
+class BlockPlan(Plan):
+    """The choice of what to bring next."""
 
-    def __init__(
-        self, reader: Reader, located_of: Locate, batches: range, depth: int, wake: Callable[[], None]
-    ) -> None:
-        self._reader, self._located_of, self._depth, self._wake = reader, located_of, depth, wake
+    tick = 0.05
+
+    def __init__(self, reader: Reader, located_of: Locate, batches: range, depth: int) -> None:
+        super().__init__()
+        self._reader, self._located_of, self._depth = reader, located_of, depth
         self._cache = own = cache.current()
         own.add_needs(self)
         self._first, self._stop = batches.start, batches.stop
@@ -122,17 +110,11 @@ class BlockPlan:
         self._sparse: dict[Block, Callable[[], StoredObject]] = {}
         self._warm, self._evictions = 0, own.evictions()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to be brought."""
-        return self.decided >= self._stop and not self._sparse and not self._early
-
     def blocks(self) -> set[Block]:
         """The blocks that coming batches need."""
         return set(self._needs)
 
     def reach(self, batch: int) -> None:
-        """Note that the consumer has come to `batch`."""
         self._asked = max(self._asked, batch)
         while self._located and self._located[0].number < self._asked:
             done = self._located.popleft()
@@ -145,10 +127,7 @@ class BlockPlan:
             requests.run(fetching.forget(self._early.popleft()[1]))
 
     def advance(self) -> bool:
-        """Locate batches within the budget, and bring what they need, as far as not too much is on its way.
-
-        Returns whether there is more to do at once.
-        """
+        """Locate batches within the budget, and bring what they need, as far as not too much is on its way."""
         self._flying = {block: future for block, future in self._flying.items() if not future.done()}
         self._locate()
         while self._undecided and self._is_due():
@@ -158,10 +137,15 @@ class BlockPlan:
             block = next(iter(self._sparse))
             self._bring(block, self._sparse.pop(block)())
         self.decided = self._undecided[0].number if self._undecided else self._next
+        if self.decided >= self._stop and not (self._sparse or self._early or self._flying):
+            self.wanted = NEVER
         return self._next == self._first + 1 < self._stop
 
     def close(self) -> None:
-        """Drop what was asked for early."""
+        """Drop what was asked for early; the cache need not keep blocks any more."""
+        if self.error is not None and not self.stop:
+            _log.warning("reading ahead ended: %s", self.error)
+        self._cache.drop_needs(self)
         while self._early:
             requests.run(fetching.forget(self._early.popleft()[1]))
 
@@ -258,7 +242,7 @@ class BlockPlan:
     def _bring(self, block: Block, stored: StoredObject) -> None:
         if block not in self._flying:
             self._flying[block] = future = requests.start(fetching.bring([stored.block(block[1])]))
-            future.add_done_callback(lambda _: self._wake())
+            future.add_done_callback(lambda _: self.wake())
         self._sparse.pop(block, None)
 
 
@@ -295,23 +279,3 @@ def _opened(places: StoredPlaces) -> Iterator[tuple[int, StoredObject]]:
     for first in range(0, len(files), _FILES):
         some = files[first : first + _FILES]
         yield from zip(some, places.open(some), strict=True)
-
-
-def _bring(plan: BlockPlan, decisions: _Decisions) -> None:
-    try:
-        while not decisions.stop and not plan.is_over:
-            more = plan.advance()
-            decisions.decided = plan.decided
-            while not decisions.stop:
-                try:
-                    batch = decisions.batches.get(timeout=0 if more else _TICK_S)
-                except Empty:
-                    break
-                if batch != WAKE:
-                    plan.reach(batch)
-                if decisions.batches.empty():
-                    break
-    except Exception as error:
-        if not decisions.stop:
-            _log.warning("reading ahead ended: %s", error)
-        raise

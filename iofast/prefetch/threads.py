@@ -18,9 +18,10 @@ import threading
 import time
 import weakref
 from _thread import start_new_thread
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import torch
@@ -108,8 +109,10 @@ def _limits() -> tuple[Callable[[int], object], ...]:
     return tuple(function for function in functions if function is not None)
 
 
-class Reports:
-    """What a follower's thread and its finalizer share, without a reference to the `Follower`."""
+class Plan(ABC):
+    """What the thread of a `Follower` does, and what both share. No reference leads to the `Follower`."""
+
+    tick: float | None = None  # seconds until `advance` is called again without a report
 
     def __init__(self) -> None:
         self.batches: SimpleQueue[int] = SimpleQueue()  # to which the consumer has come, and `WAKE`
@@ -117,62 +120,80 @@ class Reports:
         self.stop = False
         self.error: Exception | None = None
 
+    @abstractmethod
+    def reach(self, batch: int) -> None:
+        """Note that the consumer has come to `batch`."""
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Do a part of the work, and return whether there is more to do at once. It returns soon after `stop`."""
+
+    def close(self) -> None:  # noqa: B027  most have nothing to drop
+        """Drop what was begun; the thread ends."""
+
     def wake(self) -> None:
         """Wake the thread. May be called in a finalizer."""
         self.batches.put(WAKE)
 
+    def run(self) -> None:
+        """Follow the reports, until `stop` is set, or nothing more is wanted."""
+        more = False
+        while not self.stop and self.wanted < NEVER:
+            with contextlib.suppress(Empty):
+                if (batch := self.batches.get(timeout=0 if more else self.tick)) != WAKE:
+                    self.reach(batch)
+            if self.batches.empty() and not self.stop:  # else there are further reports
+                more = self.advance()
+
 
 class Follower:
-    """A thread that runs `work` beside a consumer, which reports its place with `ask`; then it calls `ended`.
+    """A thread that runs a plan beside a consumer, which reports its place with `ask`.
 
-    It ends with `work`, with `close`, with this object, and with the interpreter. `work` must return soon after
-    `reports.stop` is set, and neither function may refer to this object.
+    It ends with the plan, with `close`, with this object, and with the interpreter.
     """
 
-    def __init__(self, reports: Reports, work: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
-        self._reports = reports
-        self._thread = threading.Thread(
-            target=_follow, args=(reports, work, ended), name="iofast-readahead", daemon=True
-        )
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._thread = threading.Thread(target=_follow, args=(plan,), name="iofast-readahead", daemon=True)
         # a daemon, a finalizer that also runs at exit, a queue whose `put` a finalizer may call: see jobs.py
-        self._finalizer = weakref.finalize(self, _end, self._thread, reports, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._thread, plan, os.getpid())
         try:
             start_thread(self._thread)
         except RuntimeError as error:  # no thread to give: the decoding threads need theirs more
-            reports.error, reports.wanted = error, NEVER
+            plan.error, plan.wanted = error, NEVER
 
     @property
     def error(self) -> Exception | None:
         """The error that ended the thread early. The decoding threads meet it at the batch it belongs to."""
-        return self._reports.error
+        return self._plan.error
 
     def ask(self, batch: int) -> None:
         """Report that the consumer has come to `batch`. Never blocks."""
-        if batch >= self._reports.wanted:
-            self._reports.batches.put(batch)
+        if batch >= self._plan.wanted:
+            self._plan.batches.put(batch)
 
     def close(self) -> None:
         """End the thread. Calling it twice is harmless."""
         self._finalizer()
 
 
-def _follow(reports: Reports, work: Callable[[], None], ended: Callable[[], None]) -> None:
+def _follow(plan: Plan) -> None:
     name_for_kernel()
     try:
-        work()
+        plan.run()
     except Exception as error:  # the decoding threads meet it at the batch it belongs to, if it lasts
-        reports.error = error
+        plan.error = error
     finally:
-        reports.wanted = NEVER
+        plan.wanted = NEVER
         if not sys.is_finalizing():
-            ended()
+            plan.close()
 
 
-def _end(thread: threading.Thread, reports: Reports, pid: int) -> None:
-    reports.stop, reports.wanted = True, NEVER
+def _end(thread: threading.Thread, plan: Plan, pid: int) -> None:
+    plan.stop, plan.wanted = True, NEVER
     if os.getpid() != pid:  # a forked child has no such thread
         return
-    reports.wake()
+    plan.wake()
     if threading.current_thread() is not thread and not sys.is_finalizing():
         join_thread(thread, JOIN_S)
 

@@ -43,11 +43,6 @@ class CropBox(NamedTuple):
         moving = [row for row, code in enumerate(codes.tolist()) if code in _MOVING_STEPS]
         return self._replace(steps=tuple((int(codes[row]), tuple(numbers[row].tolist())) for row in moving))
 
-    @property
-    def packed(self) -> tuple[int, int]:
-        """Width and height of the result."""
-        return self.size
-
     def point(self, x: float, y: float) -> tuple[float, float]:
         """`points` for one point, in plain numbers."""
         if self.steps:
@@ -56,10 +51,6 @@ class CropBox(NamedTuple):
         left, top, right, lower = self.box
         x, y = (x - left) * self.size[0] / (right - left), (y - top) * self.size[1] / (lower - top)
         return self.size[0] - x if self.flip else x, y
-
-    def holds(self, point: tuple[float, float]) -> bool:
-        """Whether a point lies in the result, edges included."""
-        return 0 <= point[0] <= self.size[0] and 0 <= point[1] <= self.size[1]
 
     def points(self, points: ArrayLike) -> NDArray[np.float64]:
         """The points in the result of `points` (x, y) of the upright stored image: float64 of the same shape, (…, 2).

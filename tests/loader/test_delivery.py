@@ -68,7 +68,6 @@ class TestTheSameBatches:
         own, other = (FastLoader(FastDataset(place / "set.lmdb"), 1, **CROP) for _ in range(2))
         lend(own)
         check_equal(own, other)
-        assert own._auto is not None
 
     def test_map_batch_gets_it_in_the_consumers_thread(self, place: Path) -> None:
         seen = []

@@ -172,7 +172,7 @@ class TestASlowBatch:
         delivery = loader._delivery(Contexts(loader._spec.decode, Stages()), (0, 0, 2), None)
         with patch.object(delivery._ahead, "close", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             delivery.close()
-        assert not delivery.made._finalizer.alive
+        assert not delivery.auto.prefetch._finalizer.alive
         delivery.close()
 
 

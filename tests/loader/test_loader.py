@@ -194,9 +194,9 @@ class TestWithoutThreads:
             lend(loader)
         made, run = set[tuple[int, int]](), BatchJob.run
 
-        def noted(job: BatchJob, number: int, part: Any) -> None:
+        def noted(job: BatchJob, part: Any) -> None:
             made.add((threading.get_ident(), workers()))
-            run(job, number, part)
+            run(job, part)
 
         monkeypatch.setattr(BatchJob, "run", noted)
         check_equal(loader, expected)

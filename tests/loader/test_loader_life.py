@@ -86,6 +86,7 @@ def test_iterators_side_by_side(loader: FastLoader) -> None:
 
 def test_loops_in_threads_at_once(dataset: FastDataset) -> None:
     shared = FastLoader(dataset, 4, transform=T.evaluate(24)[:2], num_workers=2)
+    gc.collect()  # datasets of the tests before
     expected, before = digest(shared), descriptors()
     results: list[str] = []
     at_once(*[lambda: results.extend(digest(shared) for _ in range(4))] * 4)

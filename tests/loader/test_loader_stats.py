@@ -65,11 +65,11 @@ def test_an_epoch_that_ends_while_it_is_summed() -> None:
 
     class Ending:
         def counts(self) -> kernel.Counts:
-            epoch._contexts = {}  # it is counted once
+            epoch._contexts = []  # it is counted once
             epoch.end()
             return kernel.Counts({}, {})
 
-    epoch._contexts[0] = Ending()  # type: ignore[assignment]
+    epoch._contexts.append(Ending())  # type: ignore[arg-type]
     assert tally.sum() == tally.sum()
     assert epoch.ended
 
@@ -85,9 +85,7 @@ def test_what_the_thread_of_a_device_computes_counts_too(dataset: FastDataset, m
     lend(loader)
     monkeypatch.setattr(delivery, "on_device", busy)
     assert len(list(loader)) == 3
-    times = loader._tally.sum()[1]
-    assert 0.15 <= times.cpu_s < 5
-    assert (times.batches, times.made) == (3, 3)
+    assert 0.15 <= loader._tally.sum().cpu_s < 5
     assert 0 < loader.stats.cpu_share <= 1
 
 

@@ -1,4 +1,4 @@
-"""Plans of several batches, made together: errors, samplers and stores."""
+"""Plans of batches: errors, samplers, stores, and a file that changes."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +15,6 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.containers.base import Located
 from iofast.errors import ContainerError
-from iofast.loader.plan import BatchPlans
 
 CROP: list[Any] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 
@@ -39,14 +38,11 @@ def loader_of(numbered: FastDataset, batch_size: int = 4, **options: Any) -> Fas
 
 
 def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) -> None:
-    """Batches are planned together, in groups that grow: the consumer waits for the first."""
-    loader, counts = loader_of(numbered, shuffle=True), list[int]()
-    loader._resources.together = 4
+    loader = loader_of(numbered, shuffle=True)
     expected = [labels.tolist() for _, labels in loader]
     wrong = expected[5][1]
 
     def broken(indices: NDArray[np.int64]) -> None:
-        counts.append(len(indices))
         if wrong in indices:
             raise ContainerError("the index is damaged")
 
@@ -56,12 +52,10 @@ def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) 
     assert labels_of(batches, 5) == expected[:5]
     with pytest.raises(ContainerError, match="the index is damaged"):
         next(batches)
-    assert sorted(counts)[-2:] == [8, 16]
 
 
 def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, asked: list[Any]) -> None:
     loader, both = loader_of(numbered), threading.Barrier(2, timeout=20)
-    loader._resources.together = 1
     asked.append(lambda _: both.wait())
     assert len(list(loader)) == 10
 
@@ -85,17 +79,17 @@ class Sized(Sampler):
 
 
 def test_a_sampler_that_fails_does_not_run_again(numbered: FastDataset) -> None:
-    plans = BatchPlans(loader_of(numbered, order=(sampler := Sized(0)))._parts(), 0, 10)
+    loader = loader_of(numbered, order=(sampler := Sized(0)), prefetch=1, readahead=False)
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        plans.take(0)
+        next(iter(loader))
     assert sampler.runs == 1
 
 
 def test_batches_before_the_failure_of_an_endless_sampler_come(numbered: FastDataset) -> None:
-    plans = BatchPlans(loader_of(numbered, 40, order=Sampler(66_000))._parts(), 0, 2000)
-    assert all(plans.take(batch).indices.tolist() == list(range(40)) for batch in range(1650))
+    batches = iter(loader_of(numbered, 40, order=Sampler(66_000), readahead=False))
+    assert all(next(batches)[1].tolist() == list(range(40)) for _ in range(1650))
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        plans.take(1650)
+        next(batches)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -5,7 +5,7 @@ import random
 import pytest
 from simulated_loader import Cost, Simulation, around
 
-from iofast.prefetch.auto import Auto, Limits, Setting, State, WaitWindow, adapt, first, most_depth
+from iofast.prefetch.auto import Auto, Limits, Setting, State, adapt, first, most_depth, window
 from iofast.prefetch.jobs import Prefetch, PrefetchJob
 from iofast.prefetch.times import PrefetchTimes
 
@@ -88,30 +88,25 @@ def test_limits_always_hold(seed: int) -> None:
     for _ in range(2000):
         wait = chance.choice([0.01, 0.05, 0.5, 1.0]) if chance.random() < 0.2 else 0.0
         load = chance.choice([0.0, 0.5, 3.0, 1e9, float("inf")])
-        state = adapt(state, WaitWindow(wait, chance.randrange(3), chance.randrange(70), load), limits)
+        state = adapt(state, wait, load, limits)
         assert 1 <= state.setting.num_workers <= limits.max_workers
         assert min(2, limits.max_depth) <= state.setting.depth <= limits.max_depth
 
 
 def test_a_window_is_the_difference_of_two_snapshots() -> None:
-    before = PrefetchTimes(1.0, 10, 12, 0.5, 4.0, 3.0, (2, 8))
-    after = PrefetchTimes(3.0, 30, 36, 0.7, 10.0, 8.0, (3, 8, 19))
-    window = WaitWindow.of(after - before)
-    assert (window.wait, window.empty, window.least) == (pytest.approx(0.1), 1, 0)
-    assert window.load == pytest.approx((6 / 24) / (1.8 / 20))
-    assert before + (after - before) == PrefetchTimes(3.0, 30, 36, pytest.approx(0.7), 10.0, 8.0, (3, 8, 19))
-    assert WaitWindow.of(PrefetchTimes()) == WaitWindow(0.0, 0, 0, float("inf"))
-    assert WaitWindow.of(PrefetchTimes(1.0, 4, 4, 0.0, 1.0, levels=(0, 0, 4))).least == 2
+    before = PrefetchTimes(1.0, 10, 12, 0.5, 4.0, 3.0)
+    after = PrefetchTimes(3.0, 30, 36, 0.7, 10.0, 8.0)
+    assert window(after.since(before)) == pytest.approx((0.1, (6 / 24) / (1.8 / 20)))
+    assert window(PrefetchTimes()) == (0.0, float("inf"))
 
 
-def test_one_short_wait_is_noise_and_a_long_one_is_not() -> None:
+def test_a_wait_is_answered_by_what_is_missing() -> None:
     limits = Limits(8, 8, 8)
     state = State(Setting(2, 2))
-    assert adapt(state, WaitWindow(0.05, 1, 0, 1.5), limits).setting == Setting(2, 2)
-    assert adapt(state, WaitWindow(0.05, 2, 0, 1.5), limits).setting == Setting(2, 4)  # threads have room: depth
-    assert adapt(state, WaitWindow(0.20, 1, 0, 1.5), limits).setting == Setting(2, 4)
-    assert adapt(state, WaitWindow(0.05, 2, 0, 4.5), limits).setting == Setting(5, 2)
-    assert adapt(state, WaitWindow(1.0, 16, 0, float("inf")), limits).setting == Setting(8, 2)
+    assert adapt(state, 0.01, 1.5, limits).setting == Setting(2, 2)  # noise
+    assert adapt(state, 0.05, 1.5, limits).setting == Setting(2, 4)  # threads have room: depth
+    assert adapt(state, 0.05, 4.5, limits).setting == Setting(5, 2)
+    assert adapt(state, 1.0, float("inf"), limits).setting == Setting(8, 2)
 
 
 def test_depth_is_bounded_by_memory() -> None:
@@ -127,7 +122,7 @@ class Nothing(PrefetchJob[int, int]):
     def prepare(self) -> list[int]:
         return [0, 1]
 
-    def run(self, number: int, part: int) -> None: ...
+    def run(self, part: int) -> None: ...
 
     def finish(self) -> int:
         return 1
@@ -138,8 +133,8 @@ def test_it_drives_a_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iofast.prefetch.auto.WINDOW_S", 0.0)
     monkeypatch.setattr("iofast.prefetch.auto.PATIENCE", 2)
     limits, state = Limits(8, 6, 2), State(Setting(8, 6), patience=2)
-    for window, threads in ((WaitWindow(0.0, 0, 3, 0.5), 1), (WaitWindow(1.0, 16, 0, 8.0), 8)):
-        monkeypatch.setattr(WaitWindow, "of", lambda _, window=window: window)
+    for made_up, threads in (((0.0, 0.5), 1), ((1.0, 8.0), 8)):
+        monkeypatch.setattr("iofast.prefetch.auto.window", lambda _, made_up=made_up: made_up)
         made = Prefetch(lambda _: Nothing(), 400, num_workers=state.setting.num_workers, depth=state.setting.depth)
         auto = Auto(made, limits, state)
         for _ in made:

@@ -22,8 +22,7 @@ class Trace:
 
     def __init__(self, delay: float = 0.0, seed: int = 0) -> None:
         self.lock = threading.Lock()
-        self.begun = self.delivered = self.most = self.clashes = 0
-        self.running: set[int] = set()
+        self.begun = self.delivered = self.most = 0
         self.delay, self.random = delay, random.Random(seed)
 
     def wait(self) -> None:
@@ -48,14 +47,10 @@ class Counted(PrefetchJob[int, int]):
         self.trace.wait()
         return list(range(self.parts))
 
-    def run(self, number: int, part: int) -> None:
-        with self.trace.lock:
-            self.trace.clashes += number in self.trace.running
-            self.trace.running.add(number)
+    def run(self, part: int) -> None:
         self.trace.wait()
         with self.trace.lock:
             self.sum += 10**part
-            self.trace.running.discard(number)
 
     def finish(self) -> int:
         self.trace.wait()
@@ -95,9 +90,9 @@ def test_slices_of_one_job_run_at_the_same_time() -> None:
     barrier = threading.Barrier(4)
 
     class Together(Counted):
-        def run(self, number: int, part: int) -> None:
+        def run(self, part: int) -> None:
             barrier.wait(20)
-            super().run(number, part)
+            super().run(part)
 
     before = threads()
     made = Prefetch(lambda number: Together(number, 4), 2, num_workers=4, depth=1)
@@ -134,7 +129,7 @@ def test_collected_by_one_of_its_own_threads() -> None:
     gone = threading.Event()
 
     class Dropping(Counted):
-        def run(self, number: int, part: int) -> None:
+        def run(self, part: int) -> None:
             while not box:
                 time.sleep(0.001)
             box.clear()
@@ -175,8 +170,8 @@ def test_a_stuck_thread_does_not_hold_the_consumer_for_ever(monkeypatch: pytest.
     release, waits, stuck = threading.Event(), list[float](), list[int]()
 
     class Stuck(Counted):
-        def run(self, number: int, part: int) -> None:
-            stuck.append(number)
+        def run(self, part: int) -> None:
+            stuck.append(part)
             release.wait(60)
 
     made = Prefetch(lambda number: Stuck(number, 1), 8, num_workers=8, depth=8)
@@ -200,7 +195,7 @@ threads._PATIENCE_S = jobs.JOIN_S = 1000.0  # no exit stands on a wait that ends
 
 class Slow(PrefetchJob):
     def prepare(self): return [0, 1]
-    def run(self, number, part): time.sleep(0.005)
+    def run(self, part): time.sleep(0.005)
     def finish(self): return 1
 
 def make(num_workers=3):

@@ -168,7 +168,7 @@ def test_advice_follows_the_order_up_to_its_depth(container: Reader, calls: Call
 def test_advice_keeps_within_its_bytes(container: Reader, calls: Calls) -> None:
     sizes = [int(batches(container)(batch)[0].length.sum()) for batch in range(COUNT)]
     budget = 3 * max(sizes)
-    ahead = Groups(batches(container), COUNT, COUNT, budget)
+    ahead = Groups(batches(container), COUNT, COUNT, budget, FileAdvice(container))
     for come in range(20):
         ahead.reach(come)
         while ahead.group():

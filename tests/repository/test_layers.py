@@ -16,7 +16,7 @@ from places import ROOT
 LAYERS = tuple(
     frozenset(units.split())
     for units in (
-        "errors option owned record arguments work boxes version",
+        "errors option owned record arguments work boxes splitmix version",
         "kernel remote mirror containers order choices meter machine bars batch_memory",
         "source foreign transforms gpu prefetch places",
         "opening record_writer packing checking sheet staging fields selection dataset loader beside bench monitor "

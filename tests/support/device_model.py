@@ -363,4 +363,4 @@ def lend(loader: FastLoader) -> Device:
 def decode_there(loader: FastLoader) -> None:
     """Let the device decode the JPEGs of a loader that was made for the CPU."""
     decoding = loader._resources.decoding
-    decoding.on_device, decoding.tables = True, Tables()
+    decoding.tables = Tables()

@@ -6,7 +6,7 @@ import heapq
 import random
 from collections.abc import Callable
 
-from iofast.prefetch.auto import WINDOW_BATCHES, Limits, Setting, State, WaitWindow, adapt, first
+from iofast.prefetch.auto import WINDOW_BATCHES, Limits, Setting, State, adapt, first, window
 from iofast.prefetch.times import PrefetchTimes
 
 Cost = Callable[[random.Random, int], float]  # of batch `number`, in seconds
@@ -24,7 +24,6 @@ class Simulation:
         self.free: list[float] = [0.0] * self.state.setting.num_workers  # when each thread has finished its slices
         self.running: list[tuple[float, float]] = []  # (end, start) of slices
         self.ends: dict[int, float] = {}
-        self.levels = [0] * (limits.max_depth + 66)
         self.history: list[Setting] = []
         self.waits: list[float] = []
         self.before = self.times()
@@ -35,15 +34,14 @@ class Simulation:
             for _ in range(WINDOW_BATCHES):
                 self.batch()
             times = self.times()
-            window, self.before = WaitWindow.of(times - self.before), times
-            self.waits.append(window.wait)
-            self.resize(adapt(self.state, window, self.limits))
+            (wait, load), self.before = window(times.since(self.before)), times
+            self.waits.append(wait)
+            self.resize(adapt(self.state, wait, load, self.limits))
             self.history.append(self.state.setting)
         return self
 
     def batch(self) -> None:
         self.ask(self.number + self.state.setting.depth)  # a greater depth applies at once
-        self.levels[sum(end <= self.now for end in self.ends.values())] += 1
         end = self.ends[self.number]
         self.wait += max(0.0, end - self.now)
         self.now = max(self.now, end)
@@ -77,7 +75,7 @@ class Simulation:
             self.done_work += end - start
         work = self.done_work + sum(max(0.0, self.now - start) for _, start in self.running)
         made = self.number + sum(end <= self.now for end in self.ends.values())
-        return PrefetchTimes(self.now, self.number, made, self.wait, work, levels=tuple(self.levels))
+        return PrefetchTimes(self.now, self.number, made, self.wait, work)
 
     @property
     def changes(self) -> int:
