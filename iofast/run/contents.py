@@ -5,9 +5,10 @@ Beside the images there are `levels`, (3, 1, 256): the value that each level of 
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,33 +16,31 @@ import torch
 from iofast.batch_memory import BatchMemory
 from iofast.kernel import native_batch
 from iofast.run import notes, shadow
-from iofast.run.source import Part, Pixels, decode
+from iofast.run.parts import Part
+from iofast.run.source import Pixels, decode
 
 _TOGETHER = 4  # images in a call of the kernel: their bytes stay in the cache until they are floats
 _SPARE = 4  # blocks of memory that are kept for later batches
-BYTES = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3, 1, 1)  # levels of pixels as they are decoded
+# Levels of pixels as they are decoded, in memory like a tensor that `pil_to_tensor` makes.
+BYTES = torch.arange(256, dtype=torch.uint8, device="cpu").repeat_interleave(3).view(1, 256, 3).permute(2, 0, 1)
 
 
 class Threads:
-    """What decodes the batches of one loader: its threads, and memory that is used again."""
+    """What decodes the batches of one loop: threads, and memory that is used again."""
 
     def __init__(self, count: int) -> None:
         self._count, self._of = count, 0
         self.memory = {pinned: BatchMemory(pinned=pinned, spare=_SPARE) for pinned in (False, True)}
+        self.under_way: list[Callable[[], int]] = []  # what returns the time of a job, as soon as it is done
 
-    @property
-    def pool(self) -> ThreadPoolExecutor:
-        """The threads of this process: a forked one has none of its parent's."""
-        if self._of != os.getpid():
+    def begin(self, job: Callable[[int], int], number: int) -> None:
+        """Let a thread call `job` with a number."""
+        if self._of != os.getpid():  # a forked process has none of its parent's threads
             self._of, self._pool = os.getpid(), ThreadPoolExecutor(self._count, "iofast-run")
-        return self._pool
-
-    def map(self, function: Callable[[int], int], numbers: Iterable[int]) -> Iterable[int]:
-        """Call a function with each number."""
         try:
-            return self.pool.map(function, numbers)
+            self.under_way.append(self._pool.submit(job, number).result)
         except RuntimeError:  # at exit Python ends all pools before the threads of a script that it waits for
-            return map(function, numbers)
+            self.under_way.append(partial(job, number))
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -73,11 +72,11 @@ class Contents:
     @property
     def shape(self) -> tuple[int, ...]:
         """(N, 3, height, width), or without N."""
-        width, height = self.rows[0].plan.size
+        width, height = self.rows[0].size
         return (len(self.rows), 3, height, width) if self.batched else (3, height, width)
 
     def make(self, threads: Threads | None = None) -> torch.Tensor:
-        """Return the ordinary tensor; it is made once. Raises Pillow's errors, with the file's name."""
+        """Return the ordinary tensor; it is made once, by `threads` a while after. Raises Pillow's errors."""
         self.check()
         if self.made is None:
             self.made = self._decoded(threads)
@@ -107,23 +106,27 @@ class Contents:
             self._decode(self.rows[at : at + _TOGETHER], out[at : at + _TOGETHER], plain=plain)
             return time.thread_time_ns() - begun
 
-        spent = sum((threads.map if threads else map)(decode_from, range(0, len(self.rows), _TOGETHER)))
+        for at in range(0, len(self.rows), _TOGETHER):
+            if threads is None:
+                decode_from(at)
+            else:
+                threads.begin(decode_from, at)
         if threads:
             notes.count("decoded for the loop", len(self.rows))
-            notes.notes().nanoseconds["decoding for the loop"] += spent
-        for image, row in zip(out, self.rows, strict=True):
-            for place, value in row.erased:
-                image[(slice(None), *place)] = torch.as_tensor(value)
         return tensor
 
     def _decode(self, rows: Sequence[Part], out: torch.Tensor, *, plain: bool) -> None:
-        count, _, height, width = out.shape
-        pixels: Pixels = out.permute(0, 2, 3, 1).numpy() if plain else np.empty((count, height, width, 3), np.uint8)
+        """Decode some rows into NumPy's view of memory: torch does not let threads write what inference_mode() made."""
+        result = out.numpy()
+        count, _, height, width = result.shape
+        pixels: Pixels = result.transpose(0, 2, 3, 1) if plain else np.empty((count, height, width, 3), np.uint8)
         decode(rows, pixels)
-        table = self.levels.reshape(3, 256).numpy()
-        for image, result in () if plain else zip(pixels, out.numpy(), strict=True):
-            if result.dtype == np.float32:
-                native_batch.levels(image, table, result)
-            else:
-                for channel in range(3):  # by NumPy: torch does not let threads write what inference_mode() has made
-                    result[channel] = table[channel][image[:, :, channel]]
+        table = self.levels.reshape(3, 256).contiguous().numpy()
+        for row, image, values in zip(rows, pixels, result, strict=True):
+            if not plain and values.dtype == np.float32:
+                native_batch.levels(image, table, values)
+            elif not plain:
+                for channel in range(3):
+                    values[channel] = table[channel][image[:, :, channel]]
+            for place, value in row.erased:
+                values[(slice(None), *place)] = value

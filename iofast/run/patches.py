@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from iofast.run import notes
 
-TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
 
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
-
-
-def _like(real: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function the name and attributes of the one that it replaces."""
-    import functools
-
-    return functools.wraps(real)
 
 
 def pillow(module: Any) -> None:
@@ -59,11 +52,11 @@ def enhancers(module: Any) -> None:
 
 
 def _enhancer(kind: Any) -> None:
-    name, begin, real = kind.__name__, kind.__init__, kind.enhance
+    begin, real = kind.__init__, kind.enhance
 
-    @_like(begin)
+    @wraps(begin)
     def starting(self: Any, image: Any) -> None:
-        if _is_lazy(image):
+        if is_lazy(image):
             self.image, self.__dict__["_before"] = image, image.copy()
         else:
             begin(self, image)
@@ -71,15 +64,15 @@ def _enhancer(kind: Any) -> None:
     def missing(self: Any, attribute: str) -> Any:  # Pillow's own attributes, made at their first use
         image, before = self.__dict__.get("image"), self.__dict__.pop("_before", None)
         if before is None:
-            raise AttributeError(f"{name!r} object has no attribute {attribute!r}")
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {attribute!r}")
         begin(self, before)
         self.image = image
         return getattr(self, attribute)
 
-    @_like(real)
+    @wraps(real)
     def enhance(self: Any, factor: Any) -> Any:
-        lazy = "_before" in self.__dict__ and _is_lazy(self.image)
-        noted = self.image.noted(kind.__module__, name, (factor,), {}) if lazy else None
+        lazy = "_before" in self.__dict__ and is_lazy(self.image)
+        noted = self.image.noted(kind, (factor,), {}) if lazy else None
         return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
@@ -88,20 +81,24 @@ def _enhancer(kind: Any) -> None:
 def operations(module: Any, *names: str) -> None:
     """Let functions of ImageOps and torchvision note their operation on a lazy image."""
     for name in names:
-        setattr(module, name, _operation(name, getattr(module, name)))
+        setattr(module, name, noting(getattr(module, name)))
 
 
-def _operation(name: str, real: Any) -> Any:
-    @_like(real)
+def noting(real: Any, *, method: bool = False) -> Any:
+    """Return what only notes a function, or method, of Pillow or torchvision on a lazy image, if that can be."""
+
+    @wraps(real)
     def operation(*given: Any, **named: Any) -> Any:
-        noted = given[0].noted(real.__module__, name, given[1:], named) if given and _is_lazy(given[0]) else None
+        found = real if method else operation  # what has this name where another process looks for it
+        noted = given[0].noted(found, given[1:], named) if given and is_lazy(given[0]) else None
         return real(*given, **named) if noted is None else noted
 
     return operation
 
 
-def _is_lazy(image: Any) -> bool:
-    return type(image).__module__ == "iofast.run.images" and image._pending is not None
+def is_lazy(image: Any) -> bool:
+    """Whether this is a lazy image, whatever class it poses as."""
+    return type(image).__module__ == "iofast.run.images"
 
 
 def torchvision(module: ModuleType) -> None:
@@ -126,12 +123,12 @@ def kernels(module: Any) -> None:
 def levelwise(real: Any) -> Any:
     """Let a function of torchvision that changes each value by itself do so once for all images."""
 
-    @_like(real)
+    @wraps(real)
     def function(*given: Any, **named: Any) -> Any:
         if given and type(given[0]).__module__ == "iofast.run.deferred":
             from iofast.run import deferred
 
-            if (result := deferred.on_levels(real, *given, **named)) is not None:
+            if (result := deferred.on_levels(real, *given, **named)) is not NotImplemented:
                 return result
         return real(*given, **named)
 
@@ -139,17 +136,16 @@ def levelwise(real: Any) -> Any:
 
 
 def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
-    @_like(real)
+    @wraps(real)
     def to_tensor(pic: Any) -> Any:
-        if not _is_lazy(pic):
+        if not is_lazy(pic) or pic.mode != "RGB":
             return real(pic)
-        from iofast.run import deferred, images, shadow
+        from iofast.run import deferred, shadow
 
-        pending = images.pending_of(pic)
-        if pending is None or shadow.failed():
+        if shadow.failed():
             return real(pic)
-        tensor = deferred.defer(pending, real, floats=floats)
-        return tensor if deferred.wanted() and pending.source.pixels is None else tensor.make()
+        tensor = deferred.defer(pic._pending, real, floats=floats)
+        return tensor if deferred.wanted() and pic._pending.source.pixels is None else tensor.make()
 
     return to_tensor
 
@@ -159,7 +155,7 @@ def dataloader(module: Any) -> None:
     real = module.DataLoader._get_iterator
     kinds = module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter
 
-    @_like(real)
+    @wraps(real)
     def _get_iterator(self: Any) -> Any:
         if (images := sys.modules.get("iofast.run.images")) is not None:
             images.decode_kept()
@@ -180,7 +176,7 @@ def timm(module: Any) -> None:
     """Let timm's collate function for bytes stack lazily."""
     real = module.fast_collate
 
-    @_like(real)
+    @wraps(real)
     def fast_collate(batch: Sequence[Any]) -> Any:
         first = batch[0][0]
         if not type(first).__module__.startswith("iofast."):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -25,35 +24,21 @@ FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
 )
 
 
-@pytest.fixture
-def passed_on() -> Iterator[Callable[..., BatchLoop]]:
-    """Call with items, or errors, of DataLoader's queue; returns the queue of the loop."""
-    loops = list[BatchLoop]()
+class Inbox(queue.Queue[Any]):
+    """DataLoader's queue, with errors among its items."""
 
-    class Inbox(queue.Queue[Any]):
-        def get(self, block: bool = True, timeout: float | None = None) -> Any:
-            item = super().get(block, timeout)
-            if isinstance(item, Exception):
-                raise item
-            return item
-
-    def start(*items: Any) -> BatchLoop:
-        inbox = Inbox()
-        for item in items:
-            inbox.put(item)
-        loops.append(BatchLoop(dict(FACTS), inbox))
-        return loops[-1]
-
-    yield start
-    for loop in loops:
-        loop.stop.set()
-    for thread in passing():
-        thread.join(30)
-        assert not thread.is_alive()
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        item = super().get(block, timeout)
+        if isinstance(item, Exception):
+            raise item
+        return item
 
 
-def passing() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "iofast-run"]
+def loop_over(*items: Any) -> BatchLoop:
+    inbox = Inbox()
+    for item in items:
+        inbox.put(item)
+    return BatchLoop(dict(FACTS), inbox)
 
 
 @pytest.fixture
@@ -68,18 +53,16 @@ def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable
     return batch
 
 
-def test_batches_that_wait_together_are_each_decoded(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
-) -> None:
-    box = passed_on((0, [lazy(), 1]), (1, {"pixels": lazy()}))
+def test_batches_that_wait_together_are_each_decoded(lazy: Callable[[], Deferred]) -> None:
+    box = loop_over((0, [lazy(), 1]), (1, {"pixels": lazy()}))
     assert [type(box.get(timeout=30)[1][0]), type(box.get(timeout=30)[1]["pixels"])] == [torch.Tensor] * 2
 
 
-def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
+def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred]) -> None:
     damaged = lazy()
     for row in damaged.contents.rows:
         row.source.data = bytes(row.source.data)[:300]
-    box = passed_on((0, lazy()), (1, damaged), (2, lazy()))
+    box = loop_over((0, lazy()), (1, damaged), (2, lazy()))
     items = [box.get(timeout=30) for _ in range(3)]
     assert [(number, type(batch)) for number, batch in items] == [
         (0, torch.Tensor),
@@ -89,8 +72,8 @@ def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: C
     assert any("rgb.jpg" in line for line in items[1][1].exc_msg.splitlines())
 
 
-def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
-    box = passed_on(RuntimeError("received 0 items of ancdata"), (0, lazy()))
+def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred]) -> None:
+    box = loop_over(RuntimeError("received 0 items of ancdata"), (0, lazy()))
     with pytest.raises(RuntimeError, match="ancdata"):
         box.get(timeout=30)
     assert type(box.get(timeout=30)[1]) is torch.Tensor
@@ -127,9 +110,7 @@ def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPa
     assert (facts["waited"], facts["nanoseconds"], facts["ended"]) == (6_000, 7_000, 7_000)
 
 
-def test_a_batch_without_lazy_tensors_is_the_same_object(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
-) -> None:
+def test_a_batch_without_lazy_tensors_is_the_same_object(lazy: Callable[[], Deferred]) -> None:
     class Pair(NamedTuple):
         image: Any
         label: int
@@ -139,19 +120,40 @@ def test_a_batch_without_lazy_tensors_is_the_same_object(
             return super().__new__(cls, *pair)
 
     own, other = Own((torch.zeros(2), 1)), lazy()
-    box = passed_on((0, own), (1, [other, 5]), (2, own))
+    box = loop_over((0, own), (1, [other, 5]), (2, own))
     assert box.get(timeout=30)[1] is own
-    assert passing() == []  # a thread that only passes on would cost 6 to 10 % of a step
     assert [type(each) for each in box.get(timeout=30)[1]] == [torch.Tensor, int]
-    assert len(passing()) == 1
     assert box.get(timeout=30)[1] is own
+
+
+def test_a_batch_that_an_interrupt_stopped_comes_again(
+    lazy: Callable[[], Deferred], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = loop_over((0, lazy()))
+    with monkeypatch.context() as patched:
+        patched.setattr(notes, "write_sometimes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            box.get(timeout=30)
+    number, batch = box.get(timeout=30)
+    assert (number, type(batch)) == (0, torch.Tensor)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 def test_threads_of_a_forked_process_and_at_exit() -> None:
     threads, done = Threads(2), list[int]()
-    list(threads.map(done.append, range(3)))
-    threads._of = 0  # as in a forked process
-    list(threads.map(done.append, range(3)))
-    threads.pool.shutdown()  # as Python does at exit
-    list(threads.map(done.append, range(3)))
-    assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+    def job(number: int) -> int:
+        done.append(number)
+        return number
+
+    for _ in range(2):
+        threads.begin(job, 1)
+        threads._of = 0  # as in a forked process
+    threads.begin(job, 2)
+    threads._pool.shutdown()  # as Python does at exit
+    threads.begin(job, 3)
+    assert [wait() for wait in threads.under_way] == [1, 1, 2, 3]
+    assert sorted(done) == [1, 1, 2, 3]

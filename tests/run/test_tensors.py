@@ -14,7 +14,6 @@ from torch.utils.data import default_collate
 
 from iofast.run import deferred, notes, patches
 from iofast.run.deferred import Deferred
-from iofast.run.images import pending_of
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
@@ -131,9 +130,7 @@ def opened(request: Any, photos: dict[str, Path], by_iofast: Callable[[bool], No
 
 
 def defer(image: Image.Image, *, floats: bool = True) -> Deferred:
-    pending = pending_of(image)
-    assert pending is not None
-    return deferred.defer(pending, to_tensor if floats else pil_to_tensor, floats=floats)
+    return deferred.defer(image.__dict__["_pending"], to_tensor if floats else pil_to_tensor, floats=floats)
 
 
 @pytest.mark.parametrize("name", [*LAZY, *ORDINARY])
@@ -213,7 +210,7 @@ def test_a_wrong_tensor_is_replaced_by_the_right_one(
     by_iofast(False)
     expected = to_tensor(Image.open(photos["rgb"]).crop((0, 0, 40, 40)))
     by_iofast(True)
-    monkeypatch.setattr("iofast.run.plan.Plan.flips", lambda plan: 3)  # mirrored
+    monkeypatch.setattr("iofast.run.parts.Part.flips", lambda part: 3)  # mirrored
     monkeypatch.setattr("iofast.run.shadow.FIRST", 2)
     made = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))) for _ in range(4)])
     assert torch.equal(made, expected.expand(4, 3, 40, 40))
