@@ -16,7 +16,7 @@ from functools import cache, lru_cache, partial
 from multiprocessing.reduction import ForkingPickler
 from threading import Thread, current_thread
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from iofast.run import notes, shadow
-from iofast.run.contents import BYTES, Contents, Threads, same
+from iofast.run.contents import BYTES, Contents, Threads, same, wait_for
 from iofast.run.parts import Part
 from iofast.run.source import Source
 
@@ -40,11 +40,9 @@ class Deferred(torch.Tensor):
 
     contents: Contents
     kind: type = _Tensor
-    born = False  # whether this process has made one
 
     @staticmethod
     def __new__(cls, contents: Contents) -> Deferred:
-        Deferred.born = True
         made = cast(Any, _Tensor)._make_wrapper_subclass(cls, contents.shape, dtype=contents.levels.dtype)
         self = cast(Deferred, made)
         self.contents = contents
@@ -67,10 +65,14 @@ class Deferred(torch.Tensor):
         del types
         return func(*_made(args), **_made(kwargs or {}))
 
-    def make(self, threads: Threads | None = None) -> torch.Tensor:
-        """Return the ordinary tensor; `threads` write its values a while after."""
-        made = self.contents.make(threads)
-        return made if self.kind is _Tensor else cast(torch.Tensor, made.as_subclass(self.kind))
+    def make(self) -> torch.Tensor:
+        """Return the ordinary tensor."""
+        return self.alias_of(self.contents.make())
+
+    @classmethod
+    def alias_of(cls, made: torch.Tensor) -> torch.Tensor:
+        """Return an ordinary tensor as one of `kind`."""
+        return made if cls.kind is _Tensor else cast(torch.Tensor, made.as_subclass(cls.kind))
 
     def as_subclass(self, cls: Any) -> Any:
         """Return an alias of another class of tensors. Torch's own asks no `__torch_function__`."""
@@ -144,9 +146,16 @@ def stack(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor
         if each.stacked:
             each.make()
         each.stacked = True
-    if len(own) == len(tensors) and all(_alike(each, own[0]) for each in own):
-        return Deferred(Contents(tuple(each.rows[0] for each in own), own[0].levels.contiguous(), batched=True))
-    return torch.stack(_made(list(tensors)))
+    if len(own) < len(tensors) or not all(_alike(each, own[0]) for each in own):
+        return torch.stack(_made(list(tensors)))
+    batch = Contents(tuple(each.rows[0] for each in own), own[0].levels.contiguous(), batched=True)
+    return Deferred(batch) if (threads := loops.get(current_thread())) is None else _made_by(threads, batch)
+
+
+def _made_by(threads: Threads, contents: Contents) -> torch.Tensor:
+    made, under_way = contents.begin(threads)
+    wait_for(under_way)
+    return made
 
 
 def _alike(one: Contents, other: Contents) -> bool:
@@ -154,23 +163,23 @@ def _alike(one: Contents, other: Contents) -> bool:
     return lazy and (one is other or same(one.levels, other.levels))
 
 
-# Threads whose lazy tensors are decoded a moment later, in whole batches.
-waiting: WeakSet[Thread] = WeakSet()
+# Threads that take batches of a loop, with what decodes them.
+loops: WeakKeyDictionary[Thread, Threads] = WeakKeyDictionary()
 
 
 @contextmanager
-def lazily() -> Iterator[None]:
-    """Let tensors of this thread be lazy."""
-    waiting.add(thread := current_thread())
+def lazily(threads: Threads) -> Iterator[None]:
+    """Let tensors of this thread be lazy until they are in a batch."""
+    loops[thread := current_thread()] = threads
     try:
         yield
     finally:
-        waiting.discard(thread)
+        del loops[thread]
 
 
 def wanted() -> bool:
     """Whether tensors of this thread should be lazy: it works for a DataLoader."""
-    return get_worker_info() is not None or current_thread() in waiting
+    return get_worker_info() is not None or current_thread() in loops
 
 
 def _sources(rows: Sequence[Part]) -> list[Source]:
@@ -198,8 +207,9 @@ def _send(tensor: Deferred) -> Any:
 def arrive(
     kind: type, data: torch.Tensor, lengths: list[int], rows: tuple[Part, ...], levels: NDArray[Any], batched: bool
 ) -> torch.Tensor:
-    """Return the tensor of class `kind` that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
+    """Return the tensor of class `kind` that travelled.
 
+    In a thread of `loops` its values are written a moment later; in one that pins it is lazy until then.
     `data` has the bytes of the files of `rows`, one after the other; `lengths` of each.
     """
     view, at = memoryview(data.numpy()), 0  # type: ignore[arg-type]
@@ -207,7 +217,14 @@ def arrive(
         source.data = view[at : at + length]
         at += length
     tensor = _lazy_kind(kind)(Contents(rows, torch.from_numpy(levels), batched))
-    return tensor if current_thread() in waiting else tensor.make()
+    threads = loops.get(current_thread())
+    if threads is None:
+        return tensor.make()
+    if threads.pins:
+        return tensor
+    made, under_way = tensor.contents.begin(threads)
+    threads.under_way += under_way
+    return tensor.alias_of(made)
 
 
 _register(Deferred)
@@ -288,11 +305,11 @@ def _stack(tensors: Any, dim: Any = 0, **named: Any) -> Any:
 
 
 def _pin(tensor: Any, *_: Any, **__: Any) -> Any:
-    """The batch will be decoded into page-locked memory."""
-    if tensor.contents.made is not None:
+    """Decode a batch into page-locked memory."""
+    threads = loops.get(current_thread())
+    if threads is None or tensor.contents.made is not None:
         return NotImplemented
-    tensor.contents.pinned = True
-    return tensor
+    return tensor.alias_of(_made_by(threads, tensor.contents))
 
 
 _NAMES = ("add", "sub", "mul", "div", "true_divide")

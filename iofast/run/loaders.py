@@ -17,14 +17,13 @@ from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils._pytree import tree_leaves, tree_map
 
 from iofast.run import notes, shadow
-from iofast.run.contents import Threads
-from iofast.run.deferred import Deferred, lazily, waiting
+from iofast.run.contents import Job, Threads, wait_for
+from iofast.run.deferred import lazily, loops
 
 
-class BatchLoop:
+class BatchLoop(Threads):
     """A loop over a DataLoader: what it takes from in the place of DataLoader's queue `inbox`, if there are workers.
 
     It counts into `facts` of its line in the script: images and waits without the first batches, while workers start
@@ -32,12 +31,11 @@ class BatchLoop:
     processes of a machine share.
     """
 
-    def __init__(self, facts: dict[str, Any], inbox: Any = None) -> None:
-        self._inbox, self._facts = inbox, facts
-        self._arrived = deque[tuple[Any, Callable[[], Any]]]()  # numbers, and what returns their batches
-        processors = len(os.sched_getaffinity(0))
-        workers = facts["workers"]
-        self._threads = Threads(min(workers or processors, processors))
+    def __init__(self, facts: dict[str, Any], inbox: Any = None, *, pins: bool = False) -> None:
+        processors, workers = len(os.sched_getaffinity(0)), facts["workers"]
+        super().__init__(min(workers or processors, processors), facts, pins=pins)
+        self._inbox = inbox
+        self._arrived = deque[tuple[Any, Any, list[Job]]]()  # items of the queue, and what they wait for
         self._first = max(1, workers) * -(-2 * shadow.FIRST // facts["batch_size"])
         self._last = 0
         self._begun: int | None = None  # of a wait; DataLoader asks again after some seconds
@@ -48,17 +46,17 @@ class BatchLoop:
         if not self._arrived:
             self._receive(timeout=timeout)
         with suppress(queue.Empty):
-            while Deferred.born:
+            while self.facts["decoded"]:
                 self._receive(block=False)
-        number, finished = self._arrived[0]  # a Ctrl-C while it is decoded loses no batch
+        notes.write_sometimes()
+        number, batch, under_way = self._arrived[0]  # a Ctrl-C while it is decoded loses no batch
         try:
-            batch = finished()
-        except Exception as error:
-            where = "while iofast decoded a batch of DataLoader's workers"
-            batch = error if number is None else cast(Any, ExceptionWrapper)(where=where)
+            wait_for(under_way)
+        except Exception:
+            batch = cast(Any, ExceptionWrapper)(where="while iofast decoded a batch of DataLoader's workers")
         self._arrived.popleft()
         self._begun = None
-        if number is None:
+        if isinstance(batch, Exception):
             raise batch
         if isinstance(number, int):
             self._count(begun, batch)
@@ -68,66 +66,28 @@ class BatchLoop:
 
     def _receive(self, **how: Any) -> None:
         """Take an item of the inbox as DataLoader would, and begin to decode it."""
+        under_way = self.under_way = list[Job]()
         try:
-            with lazily():
+            with lazily(self):
                 number, batch = self._inbox.get(**how)
         except queue.Empty:
             raise
         except Exception as error:  # a worker died, or the queue is closed
-            self._arrived.append((None, partial(_raise, error)))
-        else:
-            self._arrived.append((number, self._begin(batch)))
+            number, batch = None, error
+        self._arrived.append((number, batch, under_way))
 
     def fetched(self, fetch: Callable[[], Any]) -> Any:
         """Return the next batch of an iterator without workers."""
         begun = time.perf_counter_ns()
-        with lazily():
+        with lazily(self):
             batch = fetch()
-        batch = self._begin(batch)()
         self._count(begun, batch)
+        notes.write_sometimes()
         return batch
-
-    def _begin(self, batch: Any) -> Callable[[], Any]:
-        """Begin to decode a batch. What this returns waits for it, and returns it or raises what went wrong."""
-        under_way = self._threads.under_way = []
-        try:
-            made = self._without_lazy(batch)
-        except Exception as error:
-            return partial(_raise, error)
-
-        def finished() -> Any:
-            notes.notes().nanoseconds["decoding for the loop"] += sum(wait() for wait in under_way)
-            notes.write_sometimes()
-            return made
-
-        return finished
-
-    def _without_lazy(self, batch: Any) -> Any:
-        """Return a batch without lazy tensors, in containers that torch knows and in attributes of objects.
-
-        Without any it is the same object: not all containers can be made again.
-        """
-        if not Deferred.born:
-            return batch
-        leaves = tree_leaves(batch)
-        for leaf in leaves:
-            own: Any = None if isinstance(leaf, torch.Tensor) else getattr(leaf, "__dict__", None)
-            for name, value in own.items() if type(own) is dict else ():
-                own[name] = self._replaced(value, tree_leaves(value))
-        return self._replaced(batch, leaves)
-
-    def _replaced(self, value: Any, leaves: list[Any]) -> Any:
-        return tree_map(self._made, value) if any(isinstance(leaf, Deferred) for leaf in leaves) else value
-
-    def _made(self, each: Any) -> Any:
-        if not isinstance(each, Deferred):
-            return each
-        self._facts["decoded"] += len(each.contents.rows)
-        return each.make(self._threads)
 
     def _count(self, begun: int, batch: Any) -> None:
         """Count a batch for which the loop has waited since `begun`."""
-        now, facts = time.perf_counter_ns(), self._facts
+        now, facts = time.perf_counter_ns(), self.facts
         if self._first:
             self._first -= 1
         else:
@@ -136,10 +96,6 @@ class BatchLoop:
             facts["waited"] += now - begun
             facts["begun"], facts["ended"] = facts["begun"] or self._last, now
         self._last = now
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _rows(batch: Any) -> int:
@@ -151,15 +107,15 @@ def _rows(batch: Any) -> int:
 def attach(loader: Any, iterator: Any) -> None:
     """Decode the batches of an iterator of a DataLoader."""
     facts = _facts(loader)
-    loop = BatchLoop(facts, getattr(iterator, "_data_queue", None))
+    loop = BatchLoop(facts, getattr(iterator, "_data_queue", None), pins=iterator._pin_memory)
     if loader.num_workers == 0:
         facts["processes"] = [os.getpid()]
         # A proxy: what a loop leaves ends at once, as without iofast.
         iterator._next_data = partial(loop.fetched, partial(type(iterator)._next_data, weakref.proxy(iterator)))
         return
     facts["processes"] += [worker.pid for worker in iterator._workers]
-    if (unpickling := getattr(iterator, "_pin_memory_thread", None)) is not None:
-        waiting.add(unpickling)
+    if loop.pins:
+        loops[iterator._pin_memory_thread] = loop
     iterator._data_queue = loop
 
 

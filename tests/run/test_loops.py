@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +27,16 @@ FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
 
 
 class Inbox(queue.Queue[Any]):
-    """DataLoader's queue, with errors among its items."""
+    """DataLoader's queue, whose items were pickled, with errors among them."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item if isinstance(item, Exception) else ForkingPickler.dumps(item))  # type: ignore[attr-defined]
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         item = super().get(block, timeout)
         if isinstance(item, Exception):
             raise item
-        return item
+        return pickle.loads(item)
 
 
 def loop_over(*items: Any) -> BatchLoop:
@@ -53,9 +58,14 @@ def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable
     return batch
 
 
-def test_batches_that_wait_together_are_each_decoded(lazy: Callable[[], Deferred]) -> None:
-    box = loop_over((0, [lazy(), 1]), (1, {"pixels": lazy()}))
-    assert [type(box.get(timeout=30)[1][0]), type(box.get(timeout=30)[1]["pixels"])] == [torch.Tensor] * 2
+def test_batches_that_wait_together_are_each_decoded_in_any_container(lazy: Callable[[], Deferred]) -> None:
+    expected = lazy().make()
+    box = loop_over((0, [torch.zeros(2), 1]), (1, [lazy(), 1]), (2, SimpleNamespace(pixels=[lazy()])), (3, 5))
+    (zeros, _), (first, _), second, other = (box.get(timeout=30)[1] for _ in range(4))
+    assert ([*zeros], other) == ([0, 0], 5)
+    for each in (first, *second.pixels):
+        assert type(each) is torch.Tensor
+        assert torch.equal(each, expected)
 
 
 def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred]) -> None:
@@ -80,8 +90,7 @@ def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred]) -> Non
 
 
 def test_images_are_counted_between_batches_of_one_epoch() -> None:
-    facts = dict(FACTS)
-    inbox = queue.Queue[Any]()
+    facts, inbox = dict(FACTS), queue.Queue[Any]()
     box = BatchLoop(facts, inbox)
     for number in range(40):
         inbox.put((number, [torch.zeros(2), None]))
@@ -110,50 +119,27 @@ def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPa
     assert (facts["waited"], facts["nanoseconds"], facts["ended"]) == (6_000, 7_000, 7_000)
 
 
-def test_a_batch_without_lazy_tensors_is_the_same_object(lazy: Callable[[], Deferred]) -> None:
-    class Pair(NamedTuple):
-        image: Any
-        label: int
-
-    class Own(Pair):
-        def __new__(cls, pair: tuple[Any, int]) -> Own:
-            return super().__new__(cls, *pair)
-
-    own, other = Own((torch.zeros(2), 1)), lazy()
-    box = loop_over((0, own), (1, [other, 5]), (2, own))
-    assert box.get(timeout=30)[1] is own
-    assert [type(each) for each in box.get(timeout=30)[1]] == [torch.Tensor, int]
-    assert box.get(timeout=30)[1] is own
-
-
 def test_a_batch_that_an_interrupt_stopped_comes_again(
     lazy: Callable[[], Deferred], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = loop_over((0, lazy()))
     with monkeypatch.context() as patched:
-        patched.setattr(notes, "write_sometimes", interrupted)
+        patched.setattr(loaders, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             box.get(timeout=30)
     number, batch = box.get(timeout=30)
     assert (number, type(batch)) == (0, torch.Tensor)
 
 
-def interrupted() -> None:
+def interrupted(jobs: Any) -> None:
     raise KeyboardInterrupt
 
 
 def test_threads_of_a_forked_process_and_at_exit() -> None:
-    threads, done = Threads(2), list[int]()
-
-    def job(number: int) -> int:
-        done.append(number)
-        return number
-
-    for _ in range(2):
-        threads.begin(job, 1)
-        threads._of = 0  # as in a forked process
-    threads.begin(job, 2)
+    threads = Threads(2, dict(FACTS))
+    jobs = [threads.begin(lambda: 1)]
+    threads._of = 0  # as in a forked process
+    jobs.append(threads.begin(lambda: 2))
     threads._pool.shutdown()  # as Python does at exit
-    threads.begin(job, 3)
-    assert [wait() for wait in threads.under_way] == [1, 1, 2, 3]
-    assert sorted(done) == [1, 1, 2, 3]
+    jobs.append(threads.begin(lambda: 3))
+    assert [wait() for wait in jobs] == [1, 2, 3]
