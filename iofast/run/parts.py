@@ -24,16 +24,7 @@ Erased = tuple[tuple[slice, slice], Any]  # where, and what is written: an array
 _FILTERS = {
     each: ALL_FILTERS.index(name) + 1 for each in Image.Resampling if (name := each.name.lower()) in ALL_FILTERS
 }
-# The EXIF orientation whose correction is this transpose.
-_TURNS = {
-    Image.Transpose.FLIP_LEFT_RIGHT: 2,
-    Image.Transpose.ROTATE_180: 3,
-    Image.Transpose.FLIP_TOP_BOTTOM: 4,
-    Image.Transpose.TRANSPOSE: 5,
-    Image.Transpose.ROTATE_270: 6,
-    Image.Transpose.TRANSVERSE: 7,
-    Image.Transpose.ROTATE_90: 8,
-}
+_TURNS = (2, 4, 8, 3, 6, 5, 7)  # by Image.Transpose: the EXIF orientation that it corrects
 
 
 class Part(NamedTuple):

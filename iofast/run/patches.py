@@ -4,19 +4,15 @@ Nothing is imported for the script, nothing heavy before it is needed, and no th
 use costs it nothing.
 """
 
-from __future__ import annotations
-
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from iofast.run import notes
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
 
@@ -57,22 +53,21 @@ def _enhancer(kind: Any) -> None:
     @wraps(begin)
     def starting(self: Any, image: Any) -> None:
         if is_lazy(image):
-            self.image, self.__dict__["_before"] = image, image.copy()
+            self.image, self._before = image, image.copy()
         else:
             begin(self, image)
 
     def missing(self: Any, attribute: str) -> Any:  # Pillow's own attributes, made at their first use
-        image, before = self.__dict__.get("image"), self.__dict__.pop("_before", None)
-        if before is None:
+        if (before := vars(self).pop("_before", None)) is None:
             raise AttributeError(f"{kind.__name__!r} object has no attribute {attribute!r}")
+        image = self.image
         begin(self, before)
         self.image = image
         return getattr(self, attribute)
 
     @wraps(real)
     def enhance(self: Any, factor: Any) -> Any:
-        lazy = "_before" in self.__dict__ and is_lazy(self.image)
-        noted = self.image.noted(kind, (factor,), {}) if lazy else None
+        noted = self.image.noted(kind, (factor,), {}) if is_lazy(self.image) else None
         return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
@@ -209,7 +204,7 @@ class Finder:
     """Finds what the other finders find; for modules in `PATCHES` it adds a step behind their execution."""
 
     def __init__(self) -> None:
-        self._searching = False  # another finder may search `sys.meta_path` too
+        self._searching = False  # this finder is asked again
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         """Return the module's own spec, or None for modules that stay as they are."""
@@ -217,26 +212,18 @@ class Finder:
             return None
         self._searching = True
         try:
-            for finder in sys.meta_path:
-                find = getattr(finder, "find_spec", None)
-                spec = None if finder is self or find is None else find(name, path, target)
-                if spec is not None:
-                    return _with_patch(name, spec)
+            spec: Any = importlib.util.find_spec(name)
         finally:
             self._searching = False
-        return None
+        if spec is not None:
+            execute = spec.loader.exec_module
 
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                patch(name, module)
 
-def _with_patch(name: str, spec: ModuleSpec) -> ModuleSpec:
-    loader: Any = spec.loader
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        patch(name, module)
-
-    loader.exec_module = exec_module
-    return spec
+            spec.loader.exec_module = exec_module
+        return spec
 
 
 def patch(name: str, module: Any) -> None:
@@ -258,4 +245,4 @@ def install() -> None:
     for name in PATCHES:
         if (module := sys.modules.get(name)) is not None:
             patch(name, module)
-    notes.start()
+    notes.write()
