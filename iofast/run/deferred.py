@@ -9,7 +9,7 @@ the last digit. To another process travel the bytes of the files and a few numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -32,6 +32,7 @@ from iofast.run.source import Source
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
+_SINGLE = (int, float, str, type(None), torch.dtype, torch.device, torch.memory_format)
 _OF_NUMPY = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 
 
@@ -81,24 +82,19 @@ class Deferred(torch.Tensor):
     def __setitem__(self, place: Any, value: Any) -> None:
         own, dtype = self.contents, self.contents.levels.dtype
         known = type(value) is _Tensor or (isinstance(value, (int, float)) and dtype.is_floating_point)
-        if own.made is not None or own.batched or not known or not _is_rectangle(place):
-            self.make()[place] = _made(value)
-            return
-        if own.twin is not None:
-            own.twin[place] = value
-        (row,) = own.rows
-        stored = torch.as_tensor(value).detach().to("cpu", dtype, copy=True).numpy()
-        own.rows = (row._replace(erased=(*row.erased, (place[1:], stored))),)
+        match place:
+            case (first, slice() as rows, slice() as columns) if known and own.made is None and not own.batched:
+                if first is Ellipsis or (isinstance(first, slice) and first == slice(None)):
+                    if own.twin is not None:
+                        own.twin[place] = value
+                    stored = torch.as_tensor(value).detach().to("cpu", dtype, copy=True).numpy()
+                    (row,) = own.rows
+                    own.rows = (row._replace(erased=(*row.erased, ((rows, columns), stored))),)
+                    return
+        self.make()[place] = _made(value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # into files: an ordinary tensor
         return cast(Any, self.make()).__reduce_ex__(protocol)
-
-
-def _is_rectangle(place: Any) -> bool:
-    """Whether this is `[..., y0:y1, x0:x1]` or `[:, y0:y1, x0:x1]`."""
-    if not isinstance(place, tuple) or len(place) != 3 or not all(isinstance(each, slice) for each in place[1:]):
-        return False
-    return place[0] is Ellipsis or (isinstance(place[0], slice) and place[0] == slice(None))
 
 
 def _made(value: Any) -> Any:
@@ -243,23 +239,24 @@ def on_levels(func: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return NotImplemented
     (tensor,), of_torch = lazy, func in _HANDLERS
     own, others = tensor.contents, [each for each in given if each is not tensor]
-    known = all(_is_single(each) or (of_torch and _is_per_channel(each)) for each in others)
-    if not known or not all(map(_is_single, named.values())):
+    values = tuple(tuple(each) if isinstance(each, list) else each for each in (*others, *named.values()))
+    single = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    arrays = [each for each in single if not isinstance(each, _SINGLE)]  # whose values may differ, or change
+    if arrays and (named or not of_torch or not all(map(_is_per_channel, arrays))):
         return NotImplemented
 
-    def called(values: torch.Tensor) -> Any:
-        return func(*(values if each is tensor else each for each in given), **named)
+    def called(pixels: torch.Tensor) -> Any:
+        return func(*(pixels if each is tensor else each for each in given), **named)
 
-    stand_in = own.levels.clone()
-    levels: Any
+    stand_in = own.levels.clone() if of_torch else own.levels
     try:
-        levels = called(stand_in) if of_torch else _once(func, own.levels, _frozen(others), _frozen(named.items()))
+        levels = called(stand_in) if of_torch else _once(func, own.levels, len(others), values, tuple(named))
     except (TypeError, ValueError, RuntimeError):  # torch's own error, at the image
         return NotImplemented
-    in_place, arithmetic = levels is stand_in, func in _ARITHMETIC
-    if not _is_ordinary(levels) or levels.shape != stand_in.shape:
+    if levels is None or (of_torch and not _is_like(levels, stand_in)):
         return NotImplemented
-    if not arithmetic and same(levels, own.levels):  # a copy, or nothing
+    in_place = levels is stand_in
+    if func in _COPIES and same(levels, own.levels):  # or nothing has changed at all
         levels = own.levels
     elif any(row.erased for row in own.rows) or (in_place and type(tensor) is not Deferred):
         return NotImplemented
@@ -268,25 +265,17 @@ def on_levels(func: Callable[..., Any], *given: Any, **named: Any) -> Any:
     if in_place:
         own.levels = levels
         return tensor
-    return (Deferred if arithmetic else type(tensor))(replace(own, levels=levels, twin=twin))
+    return (Deferred if func in _ARITHMETIC else type(tensor))(replace(own, levels=levels, twin=twin))
 
 
 @lru_cache(64)  # a tensor is a key by itself, not by its values
-def _once(func: Callable[..., Any], levels: torch.Tensor, given: Any, named: Any) -> torch.Tensor | None:
+def _once(
+    func: Callable[..., Any], levels: torch.Tensor, count: int, values: tuple[Any, ...], names: tuple[str, ...]
+) -> torch.Tensor | None:
     stand_in = levels.clone()
-    result: torch.Tensor = func(stand_in, *given, **dict(named))
-    return None if result.data_ptr() == stand_in.data_ptr() else result  # in place is not for all images
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, Iterable) and not isinstance(value, str) else value
-
-
-def _is_single(value: Any) -> bool:
-    """Whether this is no tensor, nor another array: its values could change, or differ from pixel to pixel."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_single, value))
-    return value is None or isinstance(value, (int, float, str, torch.dtype, torch.device, torch.memory_format))
+    result: torch.Tensor = func(stand_in, *values[:count], **dict(zip(names, values[count:], strict=True)))
+    # What is done in place is not for all images.
+    return None if result.data_ptr() == stand_in.data_ptr() or not _is_like(result, levels) else result
 
 
 def _is_per_channel(value: Any) -> bool:
@@ -295,9 +284,12 @@ def _is_per_channel(value: Any) -> bool:
 
 
 def _is_ordinary(value: Any) -> bool:
-    return (
-        type(value) is _Tensor and value.device.type == "cpu" and not value.requires_grad and value.dtype in _OF_NUMPY
-    )
+    on_cpu = type(value) is _Tensor and value.device.type == "cpu"
+    return on_cpu and not value.requires_grad and value.dtype in _OF_NUMPY
+
+
+def _is_like(value: Any, levels: torch.Tensor) -> bool:
+    return _is_ordinary(value) and value.shape == levels.shape
 
 
 def _stack(tensors: Any, dim: Any = 0, **named: Any) -> Any:

@@ -24,11 +24,14 @@ from iofast.run.parts import Part
 from iofast.run.patches import is_lazy, noting
 from iofast.run.source import Size, Source
 
+if kernel.backend != "native":
+    raise ImportError("the native kernel is missing")
+
 _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
 _MPF = b"MPF\0"  # several pictures in one file
-_alive: WeakValueDictionary[int, _Lazy] = WeakValueDictionary()  # by id: images are not hashable
+_alive: WeakValueDictionary[int, LazyImage] = WeakValueDictionary()  # by id: images are not hashable
 
 
 class LazyPixelAccess:
@@ -47,8 +50,8 @@ class LazyPixelAccess:
         return getattr(Image.Image.load(self._image), name)
 
 
-class _Lazy(Image.Image):
-    """The common part. With the first use of its pixels the image becomes the object that Pillow would have made."""
+class LazyImage(Image.Image):
+    """What `convert`, `crop` and `resize` return. With the first use of its pixels it becomes Pillow's own object."""
 
     _poses_as: type[Image.Image] = Image.Image
     _data: bytes  # of the whole file
@@ -150,11 +153,7 @@ class _Lazy(Image.Image):
     )
 
 
-class LazyImage(_Lazy):
-    """What `convert`, `crop`, `resize` and the like return."""
-
-
-class LazyJpeg(_Lazy, JpegImageFile):
+class LazyJpeg(LazyImage, JpegImageFile):
     """An opened JPEG file."""
 
     _poses_as = JpegImageFile
@@ -165,17 +164,9 @@ class LazyJpeg(_Lazy, JpegImageFile):
         return vars(parsed) | {"tile": []}
 
     def draft(self, mode: Any, size: Any) -> Any:
-        self._decode_as_pillow()
-        return JpegImageFile.draft(self, mode, size)
-
-    def thumbnail(self, *given: Any, **named: Any) -> None:
-        self._decode_as_pillow()
-        JpegImageFile.thumbnail(self, *given, **named)
-
-    def _decode_as_pillow(self) -> None:
-        """If no pixels were wanted yet, become ordinary: Pillow may decode at a smaller scale, to other pixels."""
-        if self.fp is not None:
+        if self.fp is not None:  # no pixels were wanted yet: Pillow may decode at a smaller scale, to other ones
             self._become_ordinary(vars(self._parsed()))
+        return JpegImageFile.draft(self, mode, size)
 
     def getexif(self) -> Image.Exif:
         if self._exif is None and "info" not in vars(self) and not any(tag in self._data[:_HEAD] for tag in _EXIF):
@@ -190,7 +181,7 @@ class LazyJpeg(_Lazy, JpegImageFile):
         self.fp = None
 
 
-def _lazy(kind: type[_Lazy], pending: Part, data: bytes, **more: Any) -> Any:
+def _lazy(kind: type[LazyImage], pending: Part, data: bytes, **more: Any) -> Any:
     """Return a lazy image from a file with these bytes."""
     image: Any = kind.__new__(kind)
     image.__dict__.update(_mode=pending.mode, _size=pending.size, _data=data, _pending=pending, **more)

@@ -7,8 +7,8 @@ use costs it nothing.
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -17,37 +17,34 @@ from iofast.run import notes
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
 
 
-def pillow(module: Any) -> None:
+def is_lazy(image: Any) -> bool:
+    """Whether this is a lazy image, whatever class it poses as."""
+    return type(image).__module__ == "iofast.run.images"
+
+
+def opening(real: Any) -> Any:
     """Open JPEGs lazily. The kernel is imported when the first one is opened."""
     from PIL import Image
 
-    real = module.jpeg_factory
+    accept = sys.modules[real.__module__]._accept
 
     def open_jpeg(fp: Any, filename: Any = None) -> Any:
         try:
-            from iofast import kernel
-
-            if kernel.backend != "native":
-                raise ImportError("the native kernel is missing")
             from iofast.run import images
 
             factory: Any = images.open_jpeg
-        except Exception as error:  # another Python than the launcher's, without NumPy
+        except Exception as error:  # another Python than the launcher's, without NumPy, or without the native kernel
             notes.leave("JPEGs", f"iofast cannot run here: {error}")
             factory = real
-        Image.register_open("JPEG", factory, module._accept)
+        Image.register_open("JPEG", factory, accept)
         return factory(fp, filename)
 
-    Image.register_open("JPEG", open_jpeg, module._accept)
+    Image.register_open("JPEG", open_jpeg, accept)
+    return real
 
 
-def enhancers(module: Any) -> None:
-    """Let the classes of ImageEnhance note their operation on a lazy image."""
-    for kind in (module.Brightness, module.Contrast, module.Color, module.Sharpness):
-        _enhancer(kind)
-
-
-def _enhancer(kind: Any) -> None:
+def enhancing(kind: Any) -> Any:
+    """Let a class of ImageEnhance note its operation on a lazy image."""
     begin, real = kind.__init__, kind.enhance
 
     @wraps(begin)
@@ -71,12 +68,7 @@ def _enhancer(kind: Any) -> None:
         return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
-
-
-def operations(module: Any, *names: str) -> None:
-    """Let functions of ImageOps and torchvision note their operation on a lazy image."""
-    for name in names:
-        setattr(module, name, noting(getattr(module, name)))
+    return kind
 
 
 def noting(real: Any, *, method: bool = False) -> Any:
@@ -91,28 +83,25 @@ def noting(real: Any, *, method: bool = False) -> Any:
     return operation
 
 
-def is_lazy(image: Any) -> bool:
-    """Whether this is a lazy image, whatever class it poses as."""
-    return type(image).__module__ == "iofast.run.images"
+def deferring(real: Any, *, floats: bool) -> Any:
+    """Let `to_tensor` or `pil_to_tensor` return lazy tensors in workers, in every module that has it."""
 
+    @wraps(real)
+    def to_tensor(pic: Any) -> Any:
+        if not is_lazy(pic) or pic.mode != "RGB":
+            return real(pic)
+        from iofast.run import deferred, shadow
 
-def torchvision(module: ModuleType) -> None:
-    """Let `to_tensor` and `pil_to_tensor` return lazy tensors in workers, in every module that has them."""
-    for name, floats in (("to_tensor", True), ("pil_to_tensor", False)):
-        real = getattr(module, name)
-        lazy = _lazy(real, floats=floats)
-        for each in list(sys.modules.values()):
-            if getattr(each, "__name__", "").startswith("torchvision.") and each.__dict__.get(name) is real:
-                setattr(each, name, lazy)
-    for name in ("normalize", "convert_image_dtype"):
-        setattr(module, name, levelwise(getattr(module, name)))
+        if shadow.failed():
+            return real(pic)
+        tensor = deferred.defer(pic._pending, real, floats=floats)
+        return tensor if deferred.wanted() and pic._pending.source.pixels is None else tensor.make()
 
-
-def kernels(module: Any) -> None:
-    """Let the functions that torchvision's v2 has for each kind of image do their arithmetic once for all images."""
-    for function in (module.normalize, module.to_dtype):
-        of_kind = module._utils._KERNEL_REGISTRY[function]
-        of_kind.update({kind: levelwise(real) for kind, real in of_kind.items()})
+    name: str = real.__name__
+    for each in list(sys.modules.values()):
+        if getattr(each, "__name__", "").startswith("torchvision.") and vars(each).get(name) is real:
+            setattr(each, name, to_tensor)
+    return to_tensor
 
 
 def levelwise(real: Any) -> Any:
@@ -130,32 +119,23 @@ def levelwise(real: Any) -> Any:
     return function
 
 
-def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
-    @wraps(real)
-    def to_tensor(pic: Any) -> Any:
-        if not is_lazy(pic) or pic.mode != "RGB":
-            return real(pic)
-        from iofast.run import deferred, shadow
-
-        if shadow.failed():
-            return real(pic)
-        tensor = deferred.defer(pic._pending, real, floats=floats)
-        return tensor if deferred.wanted() and pic._pending.source.pixels is None else tensor.make()
-
-    return to_tensor
+def levelwise_kernels(function: Any) -> Any:
+    """Let what a function of torchvision's v2 has for each kind of image be `levelwise`."""
+    of_kind = sys.modules["torchvision.transforms.v2.functional._utils"]._KERNEL_REGISTRY[function]
+    of_kind.update({kind: levelwise(real) for kind, real in of_kind.items()})
+    return function
 
 
-def dataloader(module: Any) -> None:
+def decoding(kind: Any) -> Any:
     """Decode what DataLoader's workers send, or what it collates without them."""
-    real = module.DataLoader._get_iterator
-    kinds = module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter
+    module, real = sys.modules[kind.__module__], kind._get_iterator
 
     @wraps(real)
     def _get_iterator(self: Any) -> Any:
         if (images := sys.modules.get("iofast.run.images")) is not None:
             images.decode_kept()
         iterator = real(self)
-        if type(iterator) in kinds:
+        if type(iterator) in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
             try:
                 from iofast.run import loaders
 
@@ -164,17 +144,16 @@ def dataloader(module: Any) -> None:
                 notes.leave("DataLoader", f"iofast cannot run here: {error}")
         return iterator
 
-    module.DataLoader._get_iterator = _get_iterator
+    kind._get_iterator = _get_iterator
+    return kind
 
 
-def timm(module: Any) -> None:
+def collating(real: Any) -> Any:
     """Let timm's collate function for bytes stack lazily."""
-    real = module.fast_collate
 
     @wraps(real)
     def fast_collate(batch: Sequence[Any]) -> Any:
-        first = batch[0][0]
-        if not type(first).__module__.startswith("iofast."):
+        if not type(batch[0][0]).__module__.startswith("iofast."):
             return real(batch)
         import torch
 
@@ -184,19 +163,25 @@ def timm(module: Any) -> None:
         _, targets = real([(one, *sample[1:]) for sample in batch])
         return deferred.stack([sample[0] for sample in batch]), targets
 
-    module.fast_collate = fast_collate
+    return fast_collate
 
 
-# What is patched after the import of which module.
-PATCHES: dict[str, Callable[[Any], None]] = {
-    "PIL.JpegImagePlugin": pillow,
-    "PIL.ImageEnhance": enhancers,
-    "PIL.ImageOps": lambda module: operations(module, "autocontrast", "equalize", "invert", "posterize", "solarize"),
-    "torchvision.transforms._functional_pil": lambda module: operations(module, "adjust_hue", "to_grayscale"),
-    "torchvision.transforms.functional": torchvision,
-    "torchvision.transforms.v2.functional": kernels,
-    "torch.utils.data.dataloader": dataloader,
-    "timm.data.loader": timm,
+Patch = Callable[[Any], Any]  # takes what a library has under a name, and returns what takes its place
+# By module: what is replaced after its import.
+PATCHES: Mapping[str, Mapping[str, Patch]] = {
+    "PIL.JpegImagePlugin": {"jpeg_factory": opening},
+    "PIL.ImageEnhance": dict.fromkeys(("Brightness", "Contrast", "Color", "Sharpness"), enhancing),
+    "PIL.ImageOps": dict.fromkeys(("autocontrast", "equalize", "invert", "posterize", "solarize"), noting),
+    "torchvision.transforms._functional_pil": dict.fromkeys(("adjust_hue", "to_grayscale"), noting),
+    "torchvision.transforms.functional": {
+        "to_tensor": partial(deferring, floats=True),
+        "pil_to_tensor": partial(deferring, floats=False),
+        "normalize": levelwise,
+        "convert_image_dtype": levelwise,
+    },
+    "torchvision.transforms.v2.functional": dict.fromkeys(("normalize", "to_dtype"), levelwise_kernels),
+    "torch.utils.data.dataloader": {"DataLoader": decoding},
+    "timm.data.loader": {"fast_collate": collating},
 }
 
 
@@ -206,7 +191,7 @@ class Finder:
     def __init__(self) -> None:
         self._searching = False  # this finder is asked again
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, *_: Any) -> Any:
         """Return the module's own spec, or None for modules that stay as they are."""
         if name not in PATCHES or self._searching:
             return None
@@ -231,7 +216,8 @@ def patch(name: str, module: Any) -> None:
     if getattr(module, "__iofast__", False):
         return
     try:
-        PATCHES[name](module)
+        for attribute, replaced in PATCHES[name].items():
+            setattr(module, attribute, replaced(getattr(module, attribute)))
         module.__iofast__ = True
     except Exception as error:
         notes.leave(name, f"it is not as iofast expects: {error!r}")

@@ -82,14 +82,9 @@ def _refused(parts: Sequence[Part], out: Pixels) -> list[int]:
         payloads.append(np.frombuffer(part.source.data, np.uint8) if pixels is None else pixels)
         if pixels is not None:
             indexed[row] = Kind.RGB, *part.source.size
-    places = Payloads(
-        np.full(count, -1, np.int32),
-        np.array([payload.__array_interface__["data"][0] for payload in payloads], np.uint64),
-        np.array([payload.size for payload in payloads], np.uint64),
-        None,
-        np.array([part.turn for part in parts], np.uint8),
-        indexed,
-    )
+    addresses = [payload.__array_interface__["data"][0] for payload in payloads]
+    sizes, turns = [payload.size for payload in payloads], [part.turn for part in parts]
+    places = Payloads.in_memory(addresses, sizes, turns, indexed)
     boxes = np.array([part.box() for part in parts], np.int32)
     flips = np.array([part.flips() for part in parts], np.uint8)
     status = np.zeros(count, np.int32)
