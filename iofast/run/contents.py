@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from iofast.batch_memory import BatchMemory
 from iofast.kernel import native_batch
 from iofast.run import notes, shadow
-from iofast.run.parts import Part
-from iofast.run.source import Pixels, decode
+from iofast.run.parts import Part, Pixels, decode
 
 _TOGETHER = 4  # images in a call of the kernel: their bytes stay in the cache until they are floats
 _SPARE = 4  # blocks of memory that are kept for later batches

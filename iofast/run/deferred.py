@@ -27,8 +27,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from iofast.run import notes, shadow
 from iofast.run.contents import BYTES, Contents, Threads, same, wait_for
-from iofast.run.parts import Part
-from iofast.run.source import Source
+from iofast.run.parts import Part, Source
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
@@ -44,8 +43,8 @@ class Deferred(torch.Tensor):
 
     @staticmethod
     def __new__(cls, contents: Contents) -> Deferred:
-        made = cast(Any, _Tensor)._make_wrapper_subclass(cls, contents.shape, dtype=contents.levels.dtype)
-        self = cast(Deferred, made)
+        wrap = cast(Any, _Tensor)._make_wrapper_subclass
+        self = cast(Deferred, wrap(cls, contents.shape, dtype=contents.levels.dtype))
         self.contents = contents
         return self
 
@@ -58,13 +57,13 @@ class Deferred(torch.Tensor):
                 return func(*args, **named)
         if func in _HANDLERS and (result := _HANDLERS[func](*args, **named)) is not NotImplemented:
             return result
-        return func(*_made(args), **_made(named))
+        return func(*made(args), **made(named))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Calls from C++, which see no `__torch_function__`."""
         del types
-        return func(*_made(args), **_made(kwargs or {}))
+        return func(*made(args), **made(kwargs or {}))
 
     def make(self) -> torch.Tensor:
         """Return the ordinary tensor."""
@@ -91,13 +90,14 @@ class Deferred(torch.Tensor):
                     (row,) = own.rows
                     own.rows = (row._replace(erased=(*row.erased, ((rows, columns), stored))),)
                     return
-        self.make()[place] = _made(value)
+        self.make()[place] = made(value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # into files: an ordinary tensor
         return cast(Any, self.make()).__reduce_ex__(protocol)
 
 
-def _made(value: Any) -> Any:
+def made(value: Any) -> Any:
+    """Return what has ordinary tensors in the place of lazy ones, in containers that torch knows."""
     return tree_map(lambda each: each.make() if isinstance(each, Deferred) else each, value)
 
 
@@ -143,7 +143,7 @@ def stack(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor
             each.make()
         each.stacked = True
     if len(own) < len(tensors) or not all(_alike(each, own[0]) for each in own):
-        return torch.stack(_made(list(tensors)))
+        return torch.stack(made(list(tensors)))
     batch = Contents(tuple(each.rows[0] for each in own), own[0].levels.contiguous(), batched=True)
     return Deferred(batch) if (threads := loops.get(current_thread())) is None else _made_by(threads, batch)
 

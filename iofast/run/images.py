@@ -20,9 +20,8 @@ from iofast.errors import DecodeError
 from iofast.kernel import markers
 from iofast.kernel.contract import TURNED
 from iofast.run import colours, notes, shadow
-from iofast.run.parts import Part
+from iofast.run.parts import Part, Size, Source
 from iofast.run.patches import is_lazy, noting
-from iofast.run.source import Size, Source
 
 if kernel.backend != "native":
     raise ImportError("the native kernel is missing")

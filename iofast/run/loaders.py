@@ -17,10 +17,11 @@ from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
+from torch.utils._pytree import tree_leaves
 
 from iofast.run import notes, shadow
 from iofast.run.contents import Job, Threads, wait_for
-from iofast.run.deferred import lazily, loops
+from iofast.run.deferred import Deferred, lazily, loops, made
 
 
 class BatchLoop(Threads):
@@ -81,6 +82,8 @@ class BatchLoop(Threads):
         begun = time.perf_counter_ns()
         with lazily(self):
             batch = fetch()
+        if any(isinstance(leaf, Deferred) for leaf in tree_leaves(batch)):  # not all containers can be made again
+            batch = made(batch)
         self._count(begun, batch)
         notes.write_sometimes()
         return batch

@@ -15,10 +15,12 @@ import torch
 from PIL import Image
 from test_tensors import defer
 from torch._utils import ExceptionWrapper
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from iofast.batch_memory import BatchMemory
 from iofast.run import loaders, notes
 from iofast.run.contents import Threads
-from iofast.run.deferred import Deferred
+from iofast.run.deferred import Deferred, lazily
 from iofast.run.loaders import BatchLoop
 
 FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
@@ -51,7 +53,7 @@ def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable
     def batch() -> Deferred:
         by_iofast(True)
         notes.notes().counts["checked"] = 1000
-        stacked = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))) for _ in range(2)])
+        stacked = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 200, 200))) for _ in range(2)])
         assert isinstance(stacked, Deferred)
         return stacked
 
@@ -62,10 +64,23 @@ def test_batches_that_wait_together_are_each_decoded_in_any_container(lazy: Call
     expected = lazy().make()
     box = loop_over((0, [torch.zeros(2), 1]), (1, [lazy(), 1]), (2, SimpleNamespace(pixels=[lazy()])), (3, 5))
     (zeros, _), (first, _), second, other = (box.get(timeout=30)[1] for _ in range(4))
-    assert ([*zeros], other) == ([0, 0], 5)
+    assert ([*zeros], other, box.facts["decoded"]) == ([0, 0], 5, 4)
     for each in (first, *second.pixels):
         assert type(each) is torch.Tensor
         assert torch.equal(each, expected)
+
+
+def test_a_thread_that_pins_gets_decoded_batches(lazy: Callable[[], Deferred]) -> None:
+    """Without a device: memory is not page-locked here."""
+    expected, loop = lazy().make(), BatchLoop(dict(FACTS), pins=True)
+    loop.memory, sent = BatchMemory(pinned=False, spare=1), ForkingPickler.dumps([lazy()])  # type: ignore[attr-defined]
+    with lazily(loop):
+        (arrived,) = pickle.loads(sent)
+        assert isinstance(arrived, Deferred)
+        pinned = pin_memory([arrived])[0]
+    assert type(pinned) is torch.Tensor
+    assert torch.equal(pinned, expected)
+    assert loop.facts["decoded"] == 2
 
 
 def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred]) -> None:

@@ -161,6 +161,19 @@ def test_bytes(opened: Callable[[bool], Image.Image]) -> None:
     assert torch.equal((defer(opened(True), floats=False).to(torch.float32) / 255).make(), expected.float() / 255)
 
 
+def test_copies_and_aliases(opened: Callable[[bool], Image.Image]) -> None:
+    expected = pil_to_tensor(opened(False))
+    lazy = defer(opened(True), floats=False)
+    copies = [lazy.contiguous(), lazy.clone()]
+    for copy in copies:
+        copy.add_(1)
+    assert torch.equal(lazy.make(), expected)
+    assert all(torch.equal(copy, expected + 1) for copy in copies)
+    floats = defer(opened(True))
+    floats.contiguous().float().requires_grad_(False).add_(1)  # the same tensor each time
+    assert torch.equal(floats.make(), to_tensor(opened(False)) + 1)
+
+
 @pytest.mark.parametrize("stack", [default_collate, torch.stack])
 def test_a_batch_stays_lazy_and_travels_as_files(stack: Any, opened: Callable[[bool], Image.Image]) -> None:
     expected = torch.stack([_erased(to_tensor(opened(False)) - MEAN)] * 3)
