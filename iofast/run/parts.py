@@ -51,10 +51,6 @@ class Source:
     def __reduce__(self) -> Any:  # to another process without the bytes, which travel in shared memory
         return Source, (b"", self.size, self.name, False)
 
-    def again(self) -> Source:
-        """Return the same file as if it had just been opened. It is not checked."""
-        return Source(self.data, self.size, self.name, checked=False)
-
     @property
     def checked(self) -> bool:
         """Whether this is one of the checked images. Decided at the first question, when pixels are needed."""
@@ -226,7 +222,8 @@ class Part(NamedTuple):
         """Make it an image of Pillow's, which may be changed. Raises Pillow's errors."""
         if self.source.pixels is None and not self.calls:  # the kernel's pixels would be copied: gray is 10 % slower
             self.note()
-            return Part.whole(self.source.again(), self.mode).by_pillow()
+            fresh = Source(self.source.data, self.source.size, self.source.name, checked=False)
+            return Part.whole(fresh, self.mode).by_pillow()
         image = Image.new(self.mode, self.size, None)
         image.frombytes(self.array().data)
         return image
