@@ -99,7 +99,7 @@ ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "erase, normalise by torchvision": lambda t: _normalize(_erased(t), MEANS, STDS),
     "write": _written,
     "shape": lambda t: torch.tensor([*t.shape, t.ndim, len(t), t.numel(), t.size(1)]),
-    "a zero that loses its sign": lambda t: 1 / (t * 0 * -1 + 0.0),
+    "a negative zero": lambda t: 1 / (t * 0 * -1),
     "row": lambda t: t[0],
     "numpy": lambda t: torch.from_numpy(t.numpy()),
     "array": lambda t: torch.from_numpy(np.asarray(t)),
