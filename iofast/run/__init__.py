@@ -2,6 +2,7 @@
 
 patches.py    what is replaced in Pillow, torchvision, timm and torch after their imports; hook/: a folder on PYTHONPATH
 here.py       the same for notebooks and code: `import iofast.run.here`
+noting.py     what a lazy image notes instead of doing it
 images.py     lazy images, opened from JPEGs: Pillow's own as soon as their pixels are used
 parts.py      the bytes of a file, what has been asked of it: a part, a size, a mirror, and how that is decoded
 colours.py    colours, as steps of the kernel

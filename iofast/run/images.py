@@ -20,8 +20,8 @@ from iofast.errors import DecodeError
 from iofast.kernel import markers
 from iofast.kernel.contract import TURNED
 from iofast.run import colours, notes, shadow
+from iofast.run.noting import is_lazy, noting
 from iofast.run.parts import Part, Size, Source
-from iofast.run.patches import is_lazy, noting
 
 if kernel.backend != "native":
     raise ImportError("the native kernel is missing")
@@ -63,10 +63,14 @@ class LazyImage(Image.Image):
 
     @property
     def _im(self) -> Any:
-        if (pending := vars(self).get("_pending")) is not None:  # else another thread has been here
-            self._release()
-            made = pending.image()
-            self._have(made.im, made if isinstance(made, JpegImageFile) else self._parsed())
+        if (pending := vars(self).get("_pending")) is not None:
+            try:
+                self._release()
+                made = pending.image()
+                self._have(made.im, made if isinstance(made, JpegImageFile) else self._parsed())
+            except AttributeError:
+                if is_lazy(self):  # else another thread was faster
+                    raise
         return vars(self)["_im"]
 
     @_im.setter

@@ -13,13 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from iofast.run import notes
+from iofast.run.noting import is_lazy, noting
 
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
-
-
-def is_lazy(image: Any) -> bool:
-    """Whether this is a lazy image, whatever class it poses as."""
-    return type(image).__module__ == "iofast.run.images"
 
 
 def opening(real: Any) -> Any:
@@ -69,18 +65,6 @@ def enhancing(kind: Any) -> Any:
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
     return kind
-
-
-def noting(real: Any, *, method: bool = False) -> Any:
-    """Return what only notes a function, or method, of Pillow or torchvision on a lazy image, if that can be."""
-
-    @wraps(real)
-    def operation(*given: Any, **named: Any) -> Any:
-        found = real if method else operation  # what has this name where another process looks for it
-        noted = given[0].noted(found, given[1:], named) if given and is_lazy(given[0]) else None
-        return real(*given, **named) if noted is None else noted
-
-    return operation
 
 
 def deferring(real: Any, *, floats: bool) -> Any:

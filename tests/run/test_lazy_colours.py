@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from iofast.run import notes, patches
-from iofast.run.patches import is_lazy
+from iofast.run.noting import is_lazy, noting
 
 
 def adjust_hue(image: Image.Image, factor: float) -> Image.Image:
@@ -30,7 +30,7 @@ def to_grayscale(image: Image.Image, channels: int) -> Image.Image:
 def torchvision() -> Any:
     for name, module in (("PIL.ImageEnhance", ImageEnhance), ("PIL.ImageOps", ImageOps)):
         patches.patch(name, module)  # as a run does; ordinary images do not notice
-    return SimpleNamespace(adjust_hue=patches.noting(adjust_hue), to_grayscale=patches.noting(to_grayscale))
+    return SimpleNamespace(adjust_hue=noting(adjust_hue), to_grayscale=noting(to_grayscale))
 
 
 AFFINE = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)

@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFile, ImageFilter, ImageOps
 
 from iofast.run import images, notes
 from iofast.run.images import LazyImage, LazyJpeg
-from iofast.run.patches import is_lazy
+from iofast.run.noting import is_lazy
 
 Use = Callable[[Path], Any]
 RGB = "RGB"
@@ -242,6 +243,15 @@ class TestLaziness:
         by_iofast(True)
         np.testing.assert_array_equal(crops(), expected)
         assert notes.notes().counts["differences"] == 0
+
+    def test_threads_share_an_image(self, photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> None:
+        by_iofast(True)
+        notes.notes().counts["checked"] = 1000
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(20):
+                part = rgb(photos["rgb"]).crop((0, 0, 300, 200))
+                made = [threads.submit(part.histogram) for _ in range(4)]
+                assert all(each.result() == part.histogram() for each in made)
 
     def test_the_line_that_needs_whole_images_is_named(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
