@@ -2,9 +2,10 @@
 
 patches.py    what is replaced in Pillow, torchvision, timm and torch after their imports; hook/: a folder on PYTHONPATH
 here.py       the same for notebooks and code: `import iofast.run.here`
-images.py     lazy images: Pillow's own classes, opened from JPEGs, whose pixels are decoded at the first use
-plan.py       what has been asked of an image: a part, a size, a mirror; colours.py: colours, as steps of the kernel
-source.py     the bytes of a file, and which of their pixels are decoded
+noting.py     what a lazy image notes instead of doing it
+images.py     lazy images, opened from JPEGs: Pillow's own as soon as their pixels are used
+parts.py      the bytes of a file, what has been asked of it: a part, a size, a mirror, and how that is decoded
+colours.py    colours, as steps of the kernel
 shadow.py     the self-check: the first images are made by Pillow as well
 deferred.py   lazy tensors: an image that has become a tensor, or a batch of them, also on their way from a worker
 contents.py   what they hold, and how it becomes ordinary tensors, by threads where there are many

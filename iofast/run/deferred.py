@@ -9,13 +9,14 @@ the last digit. To another process travel the bytes of the files and a few numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from multiprocessing.reduction import ForkingPickler
 from threading import Thread, current_thread
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -25,26 +26,25 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from iofast.run import notes, shadow
-from iofast.run.contents import BYTES, Contents, Threads, same
-from iofast.run.plan import Plan, Size
-from iofast.run.source import Call, Erased, Part, Source
+from iofast.run.contents import BYTES, Contents, Threads, same, wait_for
+from iofast.run.parts import Part, Source
 
 _Tensor = torch.Tensor
 _without_functions = cast(Any, torch._C).DisableTorchFunctionSubclass
+_SINGLE = (int, float, str, type(None), torch.dtype, torch.device, torch.memory_format)
 _OF_NUMPY = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 
 
 class Deferred(torch.Tensor):
-    """A lazy tensor."""
+    """A lazy tensor. `kind` is the class of the ordinary one, such as torchvision's Image."""
 
     contents: Contents
-    born = False  # whether this process has made one
+    kind: type = _Tensor
 
     @staticmethod
     def __new__(cls, contents: Contents) -> Deferred:
-        Deferred.born = True
-        made = cast(Any, _Tensor)._make_wrapper_subclass(cls, contents.shape, dtype=contents.levels.dtype)
-        self = cast(Deferred, made)
+        wrap = cast(Any, _Tensor)._make_wrapper_subclass
+        self = cast(Deferred, wrap(cls, contents.shape, dtype=contents.levels.dtype))
         self.contents = contents
         return self
 
@@ -55,58 +55,60 @@ class Deferred(torch.Tensor):
         if func in _METADATA:
             with _without_functions():
                 return func(*args, **named)
-        if args and func in _HANDLERS and (result := _HANDLERS[func](*args, **named)) is not NotImplemented:
+        if func in _HANDLERS and (result := _HANDLERS[func](*args, **named)) is not NotImplemented:
             return result
-        return func(*_made(args), **_made(named))
+        return func(*made(args), **made(named))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Calls from C++, which see no `__torch_function__`."""
         del types
-        return func(*_made(args), **_made(kwargs or {}))
+        return func(*made(args), **made(kwargs or {}))
 
-    def make(self, threads: Threads | None = None) -> torch.Tensor:
+    def make(self) -> torch.Tensor:
         """Return the ordinary tensor."""
-        return self.contents.make(threads)
+        return self.alias_of(self.contents.make())
+
+    @classmethod
+    def alias_of(cls, made: torch.Tensor) -> torch.Tensor:
+        """Return an ordinary tensor as one of `kind`."""
+        return made if cls.kind is _Tensor else cast(torch.Tensor, made.as_subclass(cls.kind))
 
     def as_subclass(self, cls: Any) -> Any:
         """Return an alias of another class of tensors. Torch's own asks no `__torch_function__`."""
-        return _kind_of(cls)(self.contents)
+        return _lazy_kind(cls)(self.contents)
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        own = self.contents
-        if own.made is not None or own.batched or not _is_rectangle(place):
-            self.make()[place] = value.make() if isinstance(value, Deferred) else value
-            return
-        if own.twin is not None:
-            own.twin[place] = value
-        stored = value.numpy().copy() if isinstance(value, _Tensor) else value
-        (row,) = own.rows
-        own.rows = (row._replace(erased=(*row.erased, (place[1:], stored))),)
+        own, dtype = self.contents, self.contents.levels.dtype
+        known = type(value) is _Tensor or (isinstance(value, (int, float)) and dtype.is_floating_point)
+        match place:
+            case (first, slice() as rows, slice() as columns) if known and own.made is None and not own.batched:
+                if first is Ellipsis or (isinstance(first, slice) and first == slice(None)):
+                    if own.twin is not None:
+                        own.twin[place] = value
+                    stored = torch.as_tensor(value).detach().to("cpu", dtype, copy=True).numpy()
+                    (row,) = own.rows
+                    own.rows = (row._replace(erased=(*row.erased, ((rows, columns), stored))),)
+                    return
+        self.make()[place] = made(value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # into files: an ordinary tensor
         return cast(Any, self.make()).__reduce_ex__(protocol)
 
 
-def _is_rectangle(place: Any) -> bool:
-    """Whether this is `[..., y0:y1, x0:x1]` or `[:, y0:y1, x0:x1]`."""
-    if not isinstance(place, tuple) or len(place) != 3 or not all(isinstance(each, slice) for each in place[1:]):
-        return False
-    return place[0] is Ellipsis or (isinstance(place[0], slice) and place[0] == slice(None))
-
-
-def _made(value: Any) -> Any:
+def made(value: Any) -> Any:
+    """Return what has ordinary tensors in the place of lazy ones, in containers that torch knows."""
     return tree_map(lambda each: each.make() if isinstance(each, Deferred) else each, value)
 
 
 @cache
-def _kind_of(kind: type) -> type[Deferred]:
-    """Return the class of lazy tensors that are `kind`, such as torchvision's Image."""
+def _lazy_kind(kind: type) -> type[Deferred]:
+    """Return the class of lazy tensors that are `kind`."""
     if issubclass(kind, Deferred):
         return kind
     if kind is _Tensor:
         return Deferred
-    own: dict[str, Any] = {"make": lambda self, threads=None: self.contents.make(threads).as_subclass(kind)}
+    own: dict[str, Any] = {"kind": kind}
     if wrap := getattr(kind, "wrap", None):  # torchvision's gives an ordinary tensor the class of the one it came from
         own["wrap"] = wrap
     made = type(f"Deferred{kind.__name__}", (Deferred, kind), own)
@@ -128,7 +130,7 @@ def defer(part: Part, real: Callable[[Any], torch.Tensor], *, floats: bool) -> D
 
 @cache
 def _levels_up_to_1(dtype: torch.dtype) -> torch.Tensor:
-    return BYTES.to(dtype).div(255)
+    return BYTES.contiguous().to(dtype).div(255)
 
 
 def stack(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -140,9 +142,16 @@ def stack(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor
         if each.stacked:
             each.make()
         each.stacked = True
-    if len(own) == len(tensors) and all(_alike(each, own[0]) for each in own):
-        return Deferred(Contents(tuple(each.rows[0] for each in own), own[0].levels, batched=True))
-    return torch.stack([each.make() if isinstance(each, Deferred) else each for each in tensors])
+    if len(own) < len(tensors) or not all(_alike(each, own[0]) for each in own):
+        return torch.stack(made(list(tensors)))
+    batch = Contents(tuple(each.rows[0] for each in own), own[0].levels.contiguous(), batched=True)
+    return Deferred(batch) if (threads := loops.get(current_thread())) is None else _made_by(threads, batch)
+
+
+def _made_by(threads: Threads, contents: Contents) -> torch.Tensor:
+    made, under_way = contents.begin(threads)
+    wait_for(under_way)
+    return made
 
 
 def _alike(one: Contents, other: Contents) -> bool:
@@ -150,55 +159,68 @@ def _alike(one: Contents, other: Contents) -> bool:
     return lazy and (one is other or same(one.levels, other.levels))
 
 
-# Threads whose lazy tensors are decoded a moment later, in whole batches.
-waiting: WeakSet[Thread] = WeakSet()
+# Threads that take batches of a loop, with what decodes them.
+loops: WeakKeyDictionary[Thread, Threads] = WeakKeyDictionary()
+
+
+@contextmanager
+def lazily(threads: Threads) -> Iterator[None]:
+    """Let tensors of this thread be lazy until they are in a batch."""
+    loops[thread := current_thread()] = threads
+    try:
+        yield
+    finally:
+        del loops[thread]
 
 
 def wanted() -> bool:
     """Whether tensors of this thread should be lazy: it works for a DataLoader."""
-    return get_worker_info() is not None or current_thread() in waiting
+    return get_worker_info() is not None or current_thread() in loops
+
+
+def _sources(rows: Sequence[Part]) -> list[Source]:
+    """Return the files of images, once each."""
+    return list({id(row.source): row.source for row in rows}.values())
 
 
 def _send(tensor: Deferred) -> Any:
     """Reduce a tensor on its way to another process. Its files are in shared memory, once each."""
     own = tensor.contents
     own.check()
-    sources = list({id(row.source): row.source for row in own.rows}.values())
-    numbers = {id(source): number for number, source in enumerate(sources)}
-    size = sum(len(source.data) for source in sources)
+    sources = _sources(own.rows)
+    lengths = [len(source.data) for source in sources]
     known = own.made is not None or any(source.pixels is not None for source in sources)
-    if known or size >= math.prod(own.shape) * own.levels.element_size():
+    if known or sum(lengths) >= math.prod(own.shape) * own.levels.element_size():
         return tensor.__reduce_ex__(2)
     notes.count("deferred", len(own.rows))
     notes.write_sometimes()
-    storage = cast(Any, torch.UntypedStorage)._new_shared(size, device="cpu")
+    storage = cast(Any, torch.UntypedStorage)._new_shared(sum(lengths), device="cpu")
     data = torch.empty(0, dtype=torch.uint8).set_(storage)
     np.concatenate([np.frombuffer(source.data, np.uint8) for source in sources], out=data.numpy())
-    files = [(source.name, source.size, len(source.data)) for source in sources]
-    rows = [(numbers[id(row.source)], *row[1:]) for row in own.rows]
-    kind = next(each for each in type(tensor).__mro__ if not issubclass(each, Deferred))
-    return arrive, (kind, data, files, rows, own.levels.numpy(), own.batched)
+    return arrive, (tensor.kind, data, lengths, own.rows, own.levels.numpy(), own.batched)
 
 
 def arrive(
-    kind: type,
-    data: torch.Tensor,
-    files: list[tuple[str, Size, int]],
-    rows: list[tuple[int, Plan, tuple[Call, ...], tuple[Erased, ...]]],
-    levels: NDArray[Any],
-    batched: bool,
+    kind: type, data: torch.Tensor, lengths: list[int], rows: tuple[Part, ...], levels: NDArray[Any], batched: bool
 ) -> torch.Tensor:
-    """Return the tensor of class `kind` that travelled: lazy in a thread of `waiting`, ordinary everywhere else.
+    """Return the tensor of class `kind` that travelled.
 
-    `files` has name, size and length in `data` of each; a row names its file.
+    In a thread of `loops` its values are written a moment later; in one that pins it is lazy until then.
+    `data` has the bytes of the files of `rows`, one after the other; `lengths` of each.
     """
-    view, at, sources = memoryview(data.numpy()), 0, list[Source]()  # type: ignore[arg-type]
-    for name, size, length in files:
-        sources.append(Source(view[at : at + length], size, name, checked=False))
+    view, at = memoryview(data.numpy()), 0  # type: ignore[arg-type]
+    for source, length in zip(_sources(rows), lengths, strict=True):
+        source.data = view[at : at + length]
         at += length
-    parts = tuple(Part(sources[number], plan, calls, erased) for number, plan, calls, erased in rows)
-    tensor = _kind_of(kind)(Contents(parts, torch.from_numpy(levels), batched))
-    return tensor if current_thread() in waiting else tensor.make()
+    tensor = _lazy_kind(kind)(Contents(rows, torch.from_numpy(levels), batched))
+    threads = loops.get(current_thread())
+    if threads is None:
+        return tensor.make()
+    if threads.pins:
+        return tensor
+    made, under_way = tensor.contents.begin(threads)
+    threads.under_way += under_way
+    return tensor.alias_of(made)
 
 
 _register(Deferred)
@@ -206,97 +228,68 @@ _register(Deferred)
 # Functions that stay lazy get what torch's function got. NotImplemented: decode.
 
 
-def _pointwise(func: Any, *args: Any, **named: Any) -> Any:
-    lazy = [each for each in args if isinstance(each, Deferred)]
-    if len(lazy) != 1 or lazy[0].contents.made is not None or any(row.erased for row in lazy[0].contents.rows):
+def on_levels(func: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Do a function that changes each value by itself, or none, on all levels instead of all pixels.
+
+    Functions of torchvision are done once for all images: they make ten calls of torch, and normalize takes 170 us of a
+    worker, this 10.
+    """
+    lazy = [each for each in given if isinstance(each, Deferred)]
+    if len(lazy) != 1 or lazy[0].contents.made is not None:
         return NotImplemented
-    (tensor,) = lazy
-    own, in_place = tensor.contents, func in _IN_PLACE
-    if in_place and (args[0] is not tensor or type(tensor) is not Deferred):
-        return NotImplemented
-    others = [each for each in args if each is not tensor and not isinstance(each, (int, float, torch.dtype))]
-    if not all(map(_is_per_channel, others)) or not all(isinstance(each, (int, float)) for each in named.values()):
+    (tensor,), of_torch = lazy, func in _HANDLERS
+    own, others = tensor.contents, [each for each in given if each is not tensor]
+    values = tuple(tuple(each) if isinstance(each, list) else each for each in (*others, *named.values()))
+    single = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    arrays = [each for each in single if not isinstance(each, _SINGLE)]  # whose values may differ, or change
+    if arrays and (named or not of_torch or not all(map(_is_per_channel, arrays))):
         return NotImplemented
 
-    def called(stand_in: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, func(*(stand_in if each is tensor else each for each in args), **named))
+    def called(pixels: torch.Tensor) -> Any:
+        return func(*(pixels if each is tensor else each for each in given), **named)
 
-    levels, theirs = called(own.levels.clone()), own.twin
-    if levels.shape != own.levels.shape or levels.dtype not in _OF_NUMPY:
+    stand_in = own.levels.clone() if of_torch else own.levels
+    try:
+        levels = called(stand_in) if of_torch else _once(func, own.levels, len(others), values, tuple(named))
+    except (TypeError, ValueError, RuntimeError):  # torch's own error, at the image
         return NotImplemented
+    if levels is None or (of_torch and not _is_like(levels, stand_in)):
+        return NotImplemented
+    in_place = levels is stand_in
+    if func in _COPIES and same(levels, own.levels):  # or nothing has changed at all
+        levels = own.levels
+    elif any(row.erased for row in own.rows) or (in_place and type(tensor) is not Deferred):
+        return NotImplemented
+    theirs = own.twin
     twin = None if theirs is None else shadow.timed(lambda: called(theirs))
     if in_place:
         own.levels = levels
         return tensor
-    return Deferred(replace(own, levels=levels, twin=twin))
-
-
-def on_levels(real: Callable[..., Any], tensor: Deferred, *given: Any, **named: Any) -> Deferred | None:
-    """Do an operation of torchvision on all levels, once for all images; None where it has to be done on the image.
-
-    By itself torchvision makes ten calls of torch for an image: normalize takes 170 us of a worker, this 10.
-    """
-    own = tensor.contents
-    if own.made is not None or any(row.erased for row in own.rows):
-        return None
-    values = tuple(tuple(each) if isinstance(each, list) else each for each in (*given, *named.values()))
-    single = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    if not all(isinstance(each, (float, int, torch.dtype)) for each in single):  # a tensor's values may change
-        return None
-    try:
-        levels = _once(real, own.levels, len(given), values, tuple(named))
-    except (TypeError, ValueError):  # torchvision's own error, or what no dictionary takes
-        return None
-    if levels is None:
-        return None
-    theirs = own.twin
-    twin = None if theirs is None else shadow.timed(lambda: real(theirs, *given, **named))
-    return type(tensor)(replace(own, levels=levels, twin=twin))
+    return (Deferred if func in _ARITHMETIC else type(tensor))(replace(own, levels=levels, twin=twin))
 
 
 @lru_cache(64)  # a tensor is a key by itself, not by its values
 def _once(
-    real: Callable[..., Any], levels: torch.Tensor, count: int, values: tuple[Any, ...], names: tuple[str, ...]
+    func: Callable[..., Any], levels: torch.Tensor, count: int, values: tuple[Any, ...], names: tuple[str, ...]
 ) -> torch.Tensor | None:
     stand_in = levels.clone()
-    result = real(stand_in, *values[:count], **dict(zip(names, values[count:], strict=True)))
-    unlike = type(result) is not _Tensor or result.shape != levels.shape or result.dtype not in _OF_NUMPY
-    return None if unlike or result.data_ptr() == stand_in.data_ptr() else result  # in place is not for all images
+    result: torch.Tensor = func(stand_in, *values[:count], **dict(zip(names, values[count:], strict=True)))
+    # What is done in place is not for all images.
+    return None if result.data_ptr() == stand_in.data_ptr() or not _is_like(result, levels) else result
 
 
 def _is_per_channel(value: Any) -> bool:
     """Whether this is an ordinary tensor with one value, or one for each channel."""
-    if type(value) is not _Tensor or value.device.type != "cpu" or value.requires_grad or value.dtype not in _OF_NUMPY:
-        return False
-    return value.ndim <= 3 and (value.numel() == 1 or tuple(value.shape) == (3, 1, 1))
+    return _is_ordinary(value) and value.ndim <= 3 and (value.numel() == 1 or tuple(value.shape) == (3, 1, 1))
 
 
-def _to(tensor: Any, *more: Any, **named: Any) -> Any:
-    """Change of the dtype alone."""
-    given = [*more, *named.values()]
-    kinds = [each for each in given if isinstance(each, torch.dtype)]
-    others = [each for each in given if not isinstance(each, (torch.dtype, bool))]
-    usual = (None, "cpu", torch.device("cpu"), torch.contiguous_format, torch.preserve_format)
-    unusual = any(isinstance(each, _Tensor) or each not in usual for each in others)
-    if not isinstance(tensor, Deferred) or len(kinds) > 1 or unusual:
-        return NotImplemented
-    if not kinds or kinds[0] == tensor.contents.levels.dtype:
-        return tensor
-    return _pointwise(_Tensor.to, tensor, kinds[0])
+def _is_ordinary(value: Any) -> bool:
+    on_cpu = type(value) is _Tensor and value.device.type == "cpu"
+    return on_cpu and not value.requires_grad and value.dtype in _OF_NUMPY
 
 
-def _clone(tensor: Any, *, memory_format: Any = torch.preserve_format) -> Any:
-    if memory_format not in (torch.preserve_format, torch.contiguous_format):
-        return NotImplemented
-    own = tensor.contents
-    twin, made = (None if each is None else each.clone() for each in (own.twin, own.made))
-    return type(tensor)(replace(own, twin=twin, made=made))
-
-
-def _same(tensor: Any, *more: Any, **named: Any) -> Any:
-    """Nothing changes: contiguous memory, no gradient wanted."""
-    values = [*more, *named.values()]
-    return tensor if all(value is False or value is torch.contiguous_format for value in values) else NotImplemented
+def _is_like(value: Any, levels: torch.Tensor) -> bool:
+    return _is_ordinary(value) and value.shape == levels.shape
 
 
 def _stack(tensors: Any, dim: Any = 0, **named: Any) -> Any:
@@ -304,28 +297,20 @@ def _stack(tensors: Any, dim: Any = 0, **named: Any) -> Any:
 
 
 def _pin(tensor: Any, *_: Any, **__: Any) -> Any:
-    """The batch will be decoded into page-locked memory."""
-    if tensor.contents.made is not None:
+    """Decode a batch into page-locked memory."""
+    threads = loops.get(current_thread())
+    if threads is None or tensor.contents.made is not None:
         return NotImplemented
-    tensor.contents.pinned = True
-    return tensor
+    return tensor.alias_of(_made_by(threads, tensor.contents))
 
 
-_IN_PLACE = {
-    getattr(_Tensor, name)
-    for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
-}
 _NAMES = ("add", "sub", "mul", "div", "true_divide")
 _METHODS = ("__add__", "__sub__", "__mul__", "__truediv__", "__radd__", "__rsub__", "__rmul__", *_NAMES)
-_OUT_OF_PLACE = {getattr(_Tensor, name) for name in _METHODS} | {getattr(torch, name) for name in _NAMES}
+_IN_PLACE = ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+_ARITHMETIC = {getattr(_Tensor, name) for name in _METHODS + _IN_PLACE} | {getattr(torch, name) for name in _NAMES}
+_COPIES = {getattr(_Tensor, name) for name in ("to", "float", "clone", "contiguous", "requires_grad_")} | {torch.clone}
 _HANDLERS: dict[Any, Callable[..., Any]] = {
-    **{func: partial(_pointwise, func) for func in _IN_PLACE | _OUT_OF_PLACE},
-    _Tensor.to: _to,
-    _Tensor.float: lambda tensor, **named: _to(tensor, torch.float32, **named),
-    _Tensor.clone: _clone,
-    torch.clone: _clone,
-    _Tensor.contiguous: _same,
-    _Tensor.requires_grad_: _same,
+    **{func: partial(on_levels, func) for func in _ARITHMETIC | _COPIES},
     torch.stack: _stack,
     _Tensor.pin_memory: _pin,
 }

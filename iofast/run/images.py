@@ -6,11 +6,9 @@ and goes on as ever. Metadata that only Pillow's parser knows are missing attrib
 
 from __future__ import annotations
 
-import copyreg
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, wraps
 from typing import IO, Any, cast
 from weakref import WeakValueDictionary
 
@@ -22,75 +20,87 @@ from iofast.errors import DecodeError
 from iofast.kernel import markers
 from iofast.kernel.contract import TURNED
 from iofast.run import colours, notes, shadow
-from iofast.run.plan import Plan
-from iofast.run.source import Part, Source
+from iofast.run.noting import is_lazy, noting
+from iofast.run.parts import Part, Size, Source
+
+if kernel.backend != "native":
+    raise ImportError("the native kernel is missing")
 
 _set_class = cast(Any, object.__dict__["__class__"]).__set__
 _EXIF = (b"Exif\0\0", b"ns.adobe.com/xap")
 _HEAD = 1 << 17
 _MPF = b"MPF\0"  # several pictures in one file
-_alive: WeakValueDictionary[int, _Lazy] = WeakValueDictionary()  # by id: images are not hashable
-_DIRECT = {"RGB", "L", "HSV", "YCbCr", "CMYK", "RGBA"}  # modes that Pillow converts from and to RGB in one call
+_alive: WeakValueDictionary[int, LazyImage] = WeakValueDictionary()  # by id: images are not hashable
 
 
 class LazyPixelAccess:
-    """What `load` returns: Pillow's access to pixels as soon as it is used."""
+    """What `load` returns: Pillow's access to pixels, which are decoded as soon as it is used."""
 
     def __init__(self, image: Image.Image) -> None:
         self._image = image
 
-    @cached_property
-    def _real(self) -> Any:
-        return getattr(self._image, "_im", None) and Image.Image.load(self._image)
-
     def __getitem__(self, place: Any) -> Any:
-        return self._real[place]
+        return cast(Any, Image.Image.load(self._image))[place]
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        self._real[place] = value
+        cast(Any, Image.Image.load(self._image))[place] = value
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(Image.Image.load(self._image), name)
 
 
-def _noting(name: str) -> Any:
-    """Return the method of Pillow of this name, which a lazy image only notes if it can."""
-    real = getattr(Image.Image, name)
+class LazyImage(Image.Image):
+    """What `convert`, `crop` and `resize` return. With the first use of its pixels it becomes Pillow's own object."""
 
-    @wraps(real)
-    def method(self: _Lazy, *given: Any, **named: Any) -> Image.Image:
-        noted = self.noted(None, name, given, named)
-        return real(self, *given, **named) if noted is None else noted
-
-    return method
-
-
-class _Lazy(Image.Image):
-    """The common part. `_pending` is None as soon as there are pixels that a script may change."""
-
-    _poses_as: type = Image.Image
+    _poses_as: type[Image.Image] = Image.Image
     _data: bytes  # of the whole file
-    _pending: Part | None = None
-    _core: Any = None
+    _pending: Part
     # Pillow's own, as `Image.Image()` has them
     palette = None
     _exif: Any = None
     _readonly = 0
+    readonly = cast(Any, property(lambda self: self._readonly))
 
     @property
     def _im(self) -> Any:
-        if (pending := self._pending) is not None:
-            self._release()
-            self._im = pending.image().im
-            self._readonly = 0
-        return self._core
+        if (pending := vars(self).get("_pending")) is not None:
+            try:
+                self._release()
+                made = pending.image()
+                self._have(made.im, made if isinstance(made, JpegImageFile) else self._parsed())
+            except AttributeError:
+                if is_lazy(self):  # else another thread was faster
+                    raise
+        return vars(self)["_im"]
 
     @_im.setter
     def _im(self, im: Any) -> None:
-        self._core, self._pending = im, None
+        self._have(im, self._parsed())
 
     if not isinstance(Image.Image.__dict__.get("im"), property):  # Pillow before 11
         im = _im
+
+    def _have(self, im: Any, parsed: JpegImageFile) -> None:
+        self._become_ordinary(self._metadata(parsed) | vars(self) | {"_im": im, "_readonly": 0})
+
+    def _become_ordinary(self, attributes: dict[str, Any]) -> None:
+        vars(self).update(attributes)
+        _set_class(self, self._poses_as)
+        for name in ("_pending", "_data"):
+            vars(self).pop(name, None)
+
+    def _parsed(self) -> JpegImageFile:
+        return JpegImageFile(io.BytesIO(self._data), vars(self).get("filename"))
+
+    def _metadata(self, parsed: JpegImageFile) -> dict[str, Any]:
+        """Return the attributes that Pillow's image has, of a file that Pillow has parsed."""
+        return vars(Image.Image()) | {"info": parsed.info}
+
+    def __getattr__(self, name: str) -> Any:  # metadata are missing until one of them is used
+        if name.startswith("__") or "_data" not in vars(self) or "info" in vars(self):
+            raise AttributeError(f"{self._poses_as.__name__!r} object has no attribute {name!r}")
+        vars(self).update(self._metadata(self._parsed()) | vars(self))
+        return getattr(self, name)
 
     @property
     def __class__(self) -> type:
@@ -98,123 +108,71 @@ class _Lazy(Image.Image):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:  # fastai makes images its own by assigning their class
-        im, info = self._im, self.info
-        own = vars(Image.Image()) | vars(self) | {"info": info}
-        for name in ("_core", "_pending", "_data"):
-            own.pop(name, None)
-        _set_class(self, kind)
-        self.__dict__ = own
-        self.im = im
+        _ = self.im
+        self.__class__ = kind  # of what is ordinary now
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if (pending := self._pending) is None:
-            return cast(dict[str, Any], cast(Any, Image.Image).__array_interface__.fget(self))
         self._release()
-        pixels = pending.array()
-        if self._mode == "RGB" and self._pending is pending:  # what is noted next starts from these pixels
-            known = Source(b"", self._size, pending.source.name, checked=pending.source.checked, pixels=pixels)
-            self._pending = Part(known, Plan.whole("RGB", self._size))
+        pixels = self._pending.array()
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels}
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # an ordinary image at the other end, which may lack iofast
-        return copyreg._reconstructor, (self._poses_as, object, None), self.__getstate__()  # type: ignore[attr-defined]
+        _ = self.im
+        return self.__reduce_ex__(protocol)
 
     def _release(self) -> None:
         """Close the file, as Pillow does when it loads an image."""
 
-    def _new(self, im: Any) -> Image.Image:
-        """Return a new image with known pixels. Pillow's own copies `info`, for which the file would be parsed."""
-        if "info" in self.__dict__ or im.mode in ("P", "PA"):
-            return cast(Image.Image, cast(Any, super())._new(im))
-        new = LazyImage.__new__(LazyImage)
-        new.__dict__.update(_mode=im.mode, _size=im.size, _data=self._data, _core=im)
-        return new
-
     def load(self) -> Any:
-        if self._pending is None:
-            return super().load()
         self._release()
         self._readonly = 0
         return LazyPixelAccess(self)
 
-    @property
-    def readonly(self) -> Any:
-        return (self._core and self._core.readonly) or self._readonly
-
-    @readonly.setter
-    def readonly(self, value: Any) -> None:
-        self._readonly = value
-
-    def noted(
-        self, module: str | None, name: str, given: Sequence[Any], named: Mapping[str, Any]
-    ) -> Image.Image | None:
+    def noted(self, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> Image.Image | None:
         """Return the image after an operation, described as for `Part.after`; None where Pillow has to do it."""
-        pending = self._pending and self._pending.after(module, name, given, named)
+        pending = self._pending.after(function, given, named)
         if pending is None:
             return None
         self._release()
         new: Image.Image = _lazy(LazyImage, pending, self._data)
-        if name in colours.WITHOUT_INFO:
+        if function.__name__ in colours.WITHOUT_INFO:
             new.info = {}
-        elif "info" in self.__dict__:
+        elif "info" in vars(self):
             new.info = getattr(self, "_copy_info", self.info.copy)()
         return new
 
     def convert(self, mode: str | None = None, *more: Any, **named: Any) -> Image.Image:
-        unread = "info" not in self.__dict__  # a JPEG has no transparency, and Pillow would parse the file to find out
-        if unread or "transparency" not in self.info:
-            if (noted := self.noted(None, "convert", (mode, *more), named)) is not None:
-                return noted
-            if unread and not more and not named and "RGB" in (mode, self._mode) and {mode, self._mode} <= _DIRECT:
-                return self._new(self.im.convert(mode, Image.Dither.FLOYDSTEINBERG))
-        return super().convert(mode, *more, **named)
+        known = "transparency" not in vars(self).get("info", ())  # a JPEG has none: it is not parsed to find out
+        if known and (noted := self.noted(Image.Image.convert, (mode, *more), named)) is not None:
+            return noted
+        _ = self.im
+        return self.convert(mode, *more, **named)
 
-    copy = __copy__ = _noting("copy")
-    crop, resize, transpose = _noting("crop"), _noting("resize"), _noting("transpose")
-    filter, transform, point = _noting("filter"), _noting("transform"), _noting("point")
-
-
-class LazyImage(_Lazy):
-    """What `convert`, `crop`, `resize` and the like return."""
-
-    def __getattr__(self, name: str) -> Any:  # only `info` is missing, until it is used
-        if name != "info" or "_data" not in self.__dict__:
-            raise AttributeError(f"{Image.Image.__name__!r} object has no attribute {name!r}")
-        self.info = JpegImageFile(io.BytesIO(self._data)).info
-        return self.info
+    copy = __copy__ = noting(Image.Image.copy, method=True)
+    crop, resize, transpose, filter, transform, point = (
+        noting(getattr(Image.Image, name), method=True)
+        for name in ("crop", "resize", "transpose", "filter", "transform", "point")
+    )
 
 
-class LazyJpeg(_Lazy, JpegImageFile):
-    """An opened JPEG file. What only Pillow's parser does makes it the object that Pillow would have made."""
+class LazyJpeg(LazyImage, JpegImageFile):
+    """An opened JPEG file."""
 
     _poses_as = JpegImageFile
     _fp: Any = None
     tile: Any = []  # noqa: RUF012  # Pillow replaces it
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_data" not in self.__dict__ or "info" in self.__dict__:
-            raise AttributeError(f"{JpegImageFile.__name__!r} object has no attribute {name!r}")
-        self.__dict__ = vars(self._by_pillow()) | {"tile": []} | self.__dict__
-        return getattr(self, name)
+    def _metadata(self, parsed: JpegImageFile) -> dict[str, Any]:
+        return vars(parsed) | {"tile": []}
 
-    def _by_pillow(self) -> JpegImageFile:
-        return JpegImageFile(io.BytesIO(self._data), self.filename)
-
-    def draft(self, mode: Any, size: Any) -> Any:  # decodes at a smaller scale: other pixels
-        return self._become_ordinary().draft(mode, size)
-
-    def thumbnail(self, *given: Any, **named: Any) -> None:
-        self._become_ordinary().thumbnail(*given, **named)
-
-    def _become_ordinary(self) -> JpegImageFile:
-        own = vars(self._by_pillow())
-        _set_class(self, JpegImageFile)
-        self.__dict__ = own
-        return self
+    def draft(self, mode: Any, size: Any) -> Any:
+        if self.fp is not None:  # no pixels were wanted yet: Pillow may decode at a smaller scale, to other ones
+            self._become_ordinary(vars(self._parsed()))
+        return JpegImageFile.draft(self, mode, size)
 
     def getexif(self) -> Image.Exif:
-        if self._exif is None and "info" not in self.__dict__ and not any(tag in self._data[:_HEAD] for tag in _EXIF):
+        if self._exif is None and "info" not in vars(self) and not any(tag in self._data[:_HEAD] for tag in _EXIF):
             self._exif = Image.Exif()
             self._exif._loaded = True
             return cast(Image.Exif, self._exif)
@@ -226,15 +184,10 @@ class LazyJpeg(_Lazy, JpegImageFile):
         self.fp = None
 
 
-def pending_of(image: object) -> Part | None:
-    """Return what an RGB image is made from; None if it is not lazy."""
-    return image._pending if type(image) in (LazyImage, LazyJpeg) and image._mode == "RGB" else None  # type: ignore[attr-defined]
-
-
-def _lazy(kind: type[_Lazy], pending: Part, data: bytes, **more: Any) -> Any:
+def _lazy(kind: type[LazyImage], pending: Part, data: bytes, **more: Any) -> Any:
     """Return a lazy image from a file with these bytes."""
     image: Any = kind.__new__(kind)
-    image.__dict__.update(_mode=pending.plan.mode, _size=pending.plan.size, _data=data, _pending=pending, **more)
+    image.__dict__.update(_mode=pending.mode, _size=pending.size, _data=data, _pending=pending, **more)
     _alive[id(image)] = image
     return image
 
@@ -245,7 +198,7 @@ def decode_kept() -> None:
     At the start of a loop over a DataLoader: else its workers would decode them again, each of them in each epoch.
     """
     for image in list(_alive.values()):
-        if image._pending is not None and getattr(image, "fp", None) is None:  # not one that was only opened
+        if is_lazy(image) and getattr(image, "fp", None) is None:  # not one that was only opened
             with suppress(Exception):  # where the script uses it, it gets this error
                 _ = image.im
 
@@ -253,8 +206,8 @@ def decode_kept() -> None:
 def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:
     """Return a `LazyJpeg`, or Pillow's image of a file that the kernel does not decode. A factory of Pillow's."""
     data = fp.read()
-    plan = None if shadow.failed() else _plan(data)
-    if plan is None:
+    header = None if shadow.failed() else _header(data)
+    if header is None:
         notes.count("left to Pillow")
         fp.seek(0)
         return jpeg_factory(fp, filename)
@@ -262,13 +215,13 @@ def open_jpeg(fp: IO[bytes], filename: Any = None) -> JpegImageFile:
     notes.write_sometimes()
     name = filename or getattr(fp, "name", "") or "an image in memory"
     name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    source = Source(data, plan.size, name, checked=None)
+    size, mode = header
     more = {"_readonly": 1, "fp": fp, "filename": filename or "", "_exclusive_fp": False}
-    return cast(JpegImageFile, _lazy(LazyJpeg, Part(source, plan), data, **more))
+    return cast(JpegImageFile, _lazy(LazyJpeg, Part.whole(Source(data, size, name), mode), data, **more))
 
 
-def _plan(data: bytes) -> Plan | None:
-    """Return the plan of a whole file, with Pillow's size and mode; None for a file that Pillow has to open."""
+def _header(data: bytes) -> tuple[Size, str] | None:
+    """Return Pillow's size and mode of a file; None for one that Pillow has to open."""
     try:
         header = kernel.read_header(data)
     except DecodeError:
@@ -279,4 +232,4 @@ def _plan(data: bytes) -> Plan | None:
     if data.find(_MPF, 0, behind) >= 0 or data.rfind(markers.END, behind) < 0:
         return None
     size = header.width, header.height  # Pillow's is of the stored pixels
-    return Plan.whole("L" if header.components == 1 else "RGB", size[::-1] if header.orientation in TURNED else size)
+    return size[::-1] if header.orientation in TURNED else size, "L" if header.components == 1 else "RGB"

@@ -4,18 +4,15 @@ A file is written when the process starts, at most ten times a second while it w
 Workers may be killed, as persistent ones of DataLoader are where the script ends, so their end alone is not enough.
 """
 
-from __future__ import annotations
-
 import _thread
 import atexit
 import os
 import sys
 import time
-
-TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
+from collections import Counter
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 FOLDER = "IOFAST_RUN_FOLDER"  # the variable with the folder of a run's reports
 STRICT = "IOFAST_RUN_STRICT"  # the variable that makes a difference an error
@@ -28,8 +25,6 @@ class Notes:
     """What the report has of this process, under the same names. A forked child begins anew."""
 
     def __init__(self) -> None:
-        from collections import Counter
-
         self.pid, self.parent = os.getpid(), os.getppid()
         self.arguments = sys.orig_argv[:8]
         self.counts: Counter[str] = Counter()
@@ -41,18 +36,17 @@ class Notes:
 
 
 _notes: Notes | None = None
-_written_at_end_of = 0  # the process whose end writes its file
 _written = 0.0
-_writing = _thread.allocate_lock()  # a thread writes now and then, the process at its end
 
 
 def notes() -> Notes:
     """Return the notes of this process."""
-    global _notes, _written, _writing
+    global _notes
     if _notes is None or _notes.pid != os.getpid():
         _notes = Notes()
-        _written, _writing = 0.0, _thread.allocate_lock()  # at a fork a thread of the parent may have had it
-        _write_at_end()
+        atexit.register(write)
+        if (util := sys.modules.get("multiprocessing.util")) is not None:  # its children skip atexit
+            util.Finalize(None, write, exitpriority=-10)  # behind the end of the threads that send batches
     return _notes
 
 
@@ -78,23 +72,6 @@ def line_of_script(*, installed: bool = True) -> str:
     return "code of a library"
 
 
-def start() -> None:
-    """Report that this process runs: an empty file, which is written at its end, too."""
-    if folder := os.environ.get(FOLDER):
-        _replace(os.path.join(folder, f"{os.getpid()}.json"), "{}")
-        _write_at_end()
-
-
-def _write_at_end() -> None:
-    global _written_at_end_of
-    if _written_at_end_of == os.getpid():
-        return
-    _written_at_end_of = os.getpid()
-    atexit.register(write)
-    if (util := sys.modules.get("multiprocessing.util")) is not None:  # its children skip atexit
-        util.Finalize(None, write, exitpriority=0)
-
-
 def write_sometimes() -> None:
     """Write the file if the last time is long enough ago."""
     if time.monotonic() - _written > _EVERY:
@@ -104,21 +81,14 @@ def write_sometimes() -> None:
 def write() -> None:
     """Write this process's file; nothing outside of a run. Never raises: a full disk must not end a training."""
     global _written
-    folder = os.environ.get(FOLDER)
-    if not folder or _notes is None:  # nothing to note
-        return
-    own = notes()
     _written = time.monotonic()
-    import json
+    if folder := os.environ.get(FOLDER):
+        import json
 
-    with _writing:
-        _replace(os.path.join(folder, f"{own.pid}.json"), json.dumps(vars(own)))
-
-
-def _replace(path: str, text: str) -> None:
-    try:
-        with open(f"{path}.new", "w") as file:
-            file.write(text)
-        os.replace(f"{path}.new", path)
-    except OSError:
-        return
+        own = notes()
+        path = os.path.join(folder, f"{own.pid}.json")
+        with suppress(OSError, RuntimeError):  # another thread may be counting
+            text = json.dumps(vars(own))
+            with open(f"{path}.{_thread.get_ident()}", "w") as file:
+                file.write(text)
+            os.replace(file.name, path)

@@ -4,167 +4,122 @@ Nothing is imported for the script, nothing heavy before it is needed, and no th
 use costs it nothing.
 """
 
-from __future__ import annotations
-
+import importlib.util
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any
 
 from iofast.run import notes
-
-TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-    from typing import Any
+from iofast.run.noting import is_lazy, noting
 
 OFF = "IOFAST_RUN"  # the variable that turns everything off where it is 0
 
 
-def _like(real: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function the name and attributes of the one that it replaces."""
-    import functools
-
-    return functools.wraps(real)
-
-
-def pillow(module: Any) -> None:
+def opening(real: Any) -> Any:
     """Open JPEGs lazily. The kernel is imported when the first one is opened."""
     from PIL import Image
 
-    real = module.jpeg_factory
+    accept = sys.modules[real.__module__]._accept
 
     def open_jpeg(fp: Any, filename: Any = None) -> Any:
         try:
-            from iofast import kernel
-
-            if kernel.backend != "native":
-                raise ImportError("the native kernel is missing")
             from iofast.run import images
 
             factory: Any = images.open_jpeg
-        except Exception as error:  # another Python than the launcher's, without NumPy
+        except Exception as error:  # another Python than the launcher's, without NumPy, or without the native kernel
             notes.leave("JPEGs", f"iofast cannot run here: {error}")
             factory = real
-        Image.register_open("JPEG", factory, module._accept)
+        Image.register_open("JPEG", factory, accept)
         return factory(fp, filename)
 
-    Image.register_open("JPEG", open_jpeg, module._accept)
+    Image.register_open("JPEG", open_jpeg, accept)
+    return real
 
 
-def enhancers(module: Any) -> None:
-    """Let the classes of ImageEnhance note their operation on a lazy image."""
-    for kind in (module.Brightness, module.Contrast, module.Color, module.Sharpness):
-        _enhancer(kind)
+def enhancing(kind: Any) -> Any:
+    """Let a class of ImageEnhance note its operation on a lazy image."""
+    begin, real = kind.__init__, kind.enhance
 
-
-def _enhancer(kind: Any) -> None:
-    name, begin, real = kind.__name__, kind.__init__, kind.enhance
-
-    @_like(begin)
+    @wraps(begin)
     def starting(self: Any, image: Any) -> None:
-        if _is_lazy(image):
-            self.image, self.__dict__["_before"] = image, image.copy()
+        if is_lazy(image):
+            self.image, self._before = image, image.copy()
         else:
             begin(self, image)
 
     def missing(self: Any, attribute: str) -> Any:  # Pillow's own attributes, made at their first use
-        image, before = self.__dict__.get("image"), self.__dict__.pop("_before", None)
-        if before is None:
-            raise AttributeError(f"{name!r} object has no attribute {attribute!r}")
+        if (before := vars(self).pop("_before", None)) is None:
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {attribute!r}")
+        image = self.image
         begin(self, before)
         self.image = image
         return getattr(self, attribute)
 
-    @_like(real)
+    @wraps(real)
     def enhance(self: Any, factor: Any) -> Any:
-        lazy = "_before" in self.__dict__ and _is_lazy(self.image)
-        noted = self.image.noted(kind.__module__, name, (factor,), {}) if lazy else None
+        noted = self.image.noted(kind, (factor,), {}) if is_lazy(self.image) else None
         return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing
+    return kind
 
 
-def operations(module: Any, *names: str) -> None:
-    """Let functions of ImageOps and torchvision note their operation on a lazy image."""
-    for name in names:
-        setattr(module, name, _operation(name, getattr(module, name)))
+def deferring(real: Any, *, floats: bool) -> Any:
+    """Let `to_tensor` or `pil_to_tensor` return lazy tensors in workers, in every module that has it."""
 
+    @wraps(real)
+    def to_tensor(pic: Any) -> Any:
+        if not is_lazy(pic) or pic.mode != "RGB":
+            return real(pic)
+        from iofast.run import deferred, shadow
 
-def _operation(name: str, real: Any) -> Any:
-    @_like(real)
-    def operation(*given: Any, **named: Any) -> Any:
-        noted = given[0].noted(real.__module__, name, given[1:], named) if given and _is_lazy(given[0]) else None
-        return real(*given, **named) if noted is None else noted
+        if shadow.failed():
+            return real(pic)
+        tensor = deferred.defer(pic._pending, real, floats=floats)
+        return tensor if deferred.wanted() and pic._pending.source.pixels is None else tensor.make()
 
-    return operation
-
-
-def _is_lazy(image: Any) -> bool:
-    return type(image).__module__ == "iofast.run.images" and image._pending is not None
-
-
-def torchvision(module: ModuleType) -> None:
-    """Let `to_tensor` and `pil_to_tensor` return lazy tensors in workers, in every module that has them."""
-    for name, floats in (("to_tensor", True), ("pil_to_tensor", False)):
-        real = getattr(module, name)
-        lazy = _lazy(real, floats=floats)
-        for each in list(sys.modules.values()):
-            if getattr(each, "__name__", "").startswith("torchvision.") and each.__dict__.get(name) is real:
-                setattr(each, name, lazy)
-    for name in ("normalize", "convert_image_dtype"):
-        setattr(module, name, levelwise(getattr(module, name)))
-
-
-def kernels(module: Any) -> None:
-    """Let the functions that torchvision's v2 has for each kind of image do their arithmetic once for all images."""
-    for function in (module.normalize, module.to_dtype):
-        of_kind = module._utils._KERNEL_REGISTRY[function]
-        of_kind.update({kind: levelwise(real) for kind, real in of_kind.items()})
+    name: str = real.__name__
+    for each in list(sys.modules.values()):
+        if getattr(each, "__name__", "").startswith("torchvision.") and vars(each).get(name) is real:
+            setattr(each, name, to_tensor)
+    return to_tensor
 
 
 def levelwise(real: Any) -> Any:
     """Let a function of torchvision that changes each value by itself do so once for all images."""
 
-    @_like(real)
+    @wraps(real)
     def function(*given: Any, **named: Any) -> Any:
         if given and type(given[0]).__module__ == "iofast.run.deferred":
             from iofast.run import deferred
 
-            if (result := deferred.on_levels(real, *given, **named)) is not None:
+            if (result := deferred.on_levels(real, *given, **named)) is not NotImplemented:
                 return result
         return real(*given, **named)
 
     return function
 
 
-def _lazy(real: Callable[[Any], Any], *, floats: bool) -> Callable[[Any], Any]:
-    @_like(real)
-    def to_tensor(pic: Any) -> Any:
-        if not _is_lazy(pic):
-            return real(pic)
-        from iofast.run import deferred, images, shadow
-
-        pending = images.pending_of(pic)
-        if pending is None or shadow.failed():
-            return real(pic)
-        tensor = deferred.defer(pending, real, floats=floats)
-        return tensor if deferred.wanted() and pending.source.pixels is None else tensor.make()
-
-    return to_tensor
+def levelwise_kernels(function: Any) -> Any:
+    """Let what a function of torchvision's v2 has for each kind of image be `levelwise`."""
+    of_kind = sys.modules["torchvision.transforms.v2.functional._utils"]._KERNEL_REGISTRY[function]
+    of_kind.update({kind: levelwise(real) for kind, real in of_kind.items()})
+    return function
 
 
-def dataloader(module: Any) -> None:
+def decoding(kind: Any) -> Any:
     """Decode what DataLoader's workers send, or what it collates without them."""
-    real = module.DataLoader._get_iterator
-    kinds = module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter
+    module, real = sys.modules[kind.__module__], kind._get_iterator
 
-    @_like(real)
+    @wraps(real)
     def _get_iterator(self: Any) -> Any:
         if (images := sys.modules.get("iofast.run.images")) is not None:
             images.decode_kept()
         iterator = real(self)
-        if type(iterator) in kinds:
+        if type(iterator) in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
             try:
                 from iofast.run import loaders
 
@@ -173,17 +128,16 @@ def dataloader(module: Any) -> None:
                 notes.leave("DataLoader", f"iofast cannot run here: {error}")
         return iterator
 
-    module.DataLoader._get_iterator = _get_iterator
+    kind._get_iterator = _get_iterator
+    return kind
 
 
-def timm(module: Any) -> None:
+def collating(real: Any) -> Any:
     """Let timm's collate function for bytes stack lazily."""
-    real = module.fast_collate
 
-    @_like(real)
+    @wraps(real)
     def fast_collate(batch: Sequence[Any]) -> Any:
-        first = batch[0][0]
-        if not type(first).__module__.startswith("iofast."):
+        if not type(batch[0][0]).__module__.startswith("iofast."):
             return real(batch)
         import torch
 
@@ -193,19 +147,25 @@ def timm(module: Any) -> None:
         _, targets = real([(one, *sample[1:]) for sample in batch])
         return deferred.stack([sample[0] for sample in batch]), targets
 
-    module.fast_collate = fast_collate
+    return fast_collate
 
 
-# What is patched after the import of which module.
-PATCHES: dict[str, Callable[[Any], None]] = {
-    "PIL.JpegImagePlugin": pillow,
-    "PIL.ImageEnhance": enhancers,
-    "PIL.ImageOps": lambda module: operations(module, "autocontrast", "equalize", "invert", "posterize", "solarize"),
-    "torchvision.transforms._functional_pil": lambda module: operations(module, "adjust_hue", "to_grayscale"),
-    "torchvision.transforms.functional": torchvision,
-    "torchvision.transforms.v2.functional": kernels,
-    "torch.utils.data.dataloader": dataloader,
-    "timm.data.loader": timm,
+Patch = Callable[[Any], Any]  # takes what a library has under a name, and returns what takes its place
+# By module: what is replaced after its import.
+PATCHES: Mapping[str, Mapping[str, Patch]] = {
+    "PIL.JpegImagePlugin": {"jpeg_factory": opening},
+    "PIL.ImageEnhance": dict.fromkeys(("Brightness", "Contrast", "Color", "Sharpness"), enhancing),
+    "PIL.ImageOps": dict.fromkeys(("autocontrast", "equalize", "invert", "posterize", "solarize"), noting),
+    "torchvision.transforms._functional_pil": dict.fromkeys(("adjust_hue", "to_grayscale"), noting),
+    "torchvision.transforms.functional": {
+        "to_tensor": partial(deferring, floats=True),
+        "pil_to_tensor": partial(deferring, floats=False),
+        "normalize": levelwise,
+        "convert_image_dtype": levelwise,
+    },
+    "torchvision.transforms.v2.functional": dict.fromkeys(("normalize", "to_dtype"), levelwise_kernels),
+    "torch.utils.data.dataloader": {"DataLoader": decoding},
+    "timm.data.loader": {"fast_collate": collating},
 }
 
 
@@ -213,34 +173,26 @@ class Finder:
     """Finds what the other finders find; for modules in `PATCHES` it adds a step behind their execution."""
 
     def __init__(self) -> None:
-        self._searching = False  # another finder may search `sys.meta_path` too
+        self._searching = False  # this finder is asked again
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, *_: Any) -> Any:
         """Return the module's own spec, or None for modules that stay as they are."""
         if name not in PATCHES or self._searching:
             return None
         self._searching = True
         try:
-            for finder in sys.meta_path:
-                find = getattr(finder, "find_spec", None)
-                spec = None if finder is self or find is None else find(name, path, target)
-                if spec is not None:
-                    return _with_patch(name, spec)
+            spec: Any = importlib.util.find_spec(name)
         finally:
             self._searching = False
-        return None
+        if spec is not None:
+            execute = spec.loader.exec_module
 
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                patch(name, module)
 
-def _with_patch(name: str, spec: ModuleSpec) -> ModuleSpec:
-    loader: Any = spec.loader
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        patch(name, module)
-
-    loader.exec_module = exec_module
-    return spec
+            spec.loader.exec_module = exec_module
+        return spec
 
 
 def patch(name: str, module: Any) -> None:
@@ -248,7 +200,8 @@ def patch(name: str, module: Any) -> None:
     if getattr(module, "__iofast__", False):
         return
     try:
-        PATCHES[name](module)
+        for attribute, replaced in PATCHES[name].items():
+            setattr(module, attribute, replaced(getattr(module, attribute)))
         module.__iofast__ = True
     except Exception as error:
         notes.leave(name, f"it is not as iofast expects: {error!r}")
@@ -262,4 +215,4 @@ def install() -> None:
     for name in PATCHES:
         if (module := sys.modules.get(name)) is not None:
             patch(name, module)
-    notes.start()
+    notes.write()

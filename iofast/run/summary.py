@@ -37,9 +37,9 @@ def deaf(program: Sequence[str]) -> str | None:
 
 
 def report(program: Sequence[str], status: int, processes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the report as JSON types. `processes`: the attributes of `notes.Notes`; {} of one that was killed soon."""
+    """Return the report as JSON types. `processes`: the attributes of `notes.Notes` of each."""
     counts, nanoseconds, whole = (
-        sum((Counter(each.get(name, {})) for each in processes), Counter[str]())
+        sum((Counter(each[name]) for each in processes), Counter[str]())
         for name in ("counts", "nanoseconds", "decoded_whole_by_line")
     )
     times = {}
@@ -47,10 +47,7 @@ def report(program: Sequence[str], status: int, processes: list[dict[str, Any]])
         times["libraries"] = round(nanoseconds["shadow"] / counts["timed"] / 1e6, 3)
     if counts["decoded for the loop"]:
         times["iofast"] = round(nanoseconds["decoding for the loop"] / counts["decoded for the loop"] / 1e6, 3)
-    loaders = {name: list[dict[str, Any]]() for each in processes for name in each.get("loaders", ())}
-    for each in processes:
-        for name, loop in each.get("loaders", {}).items():
-            loaders[name].append(loop)
+    loops = [(name, loop) for each in processes for name, loop in each["loaders"].items()]
     return {
         "version": VERSION,
         "program": list(program),
@@ -58,10 +55,10 @@ def report(program: Sequence[str], status: int, processes: list[dict[str, Any]])
         "ignores_environment": deaf(program),
         "images": dict(counts),
         "ms_per_image": times,  # decoding, cropping, resizing and arithmetic
-        "loaders": [_loader(name, loops, processes) for name, loops in loaders.items()],
+        "loaders": [_loader(name, [loop for other, loop in loops if other == name], processes) for name in dict(loops)],
         "decoded_whole_by_line": dict(whole.most_common(_MOST)),
-        "left_alone": {what: why for each in processes for what, why in each.get("left_alone", {}).items()},
-        "untested": sorted({library for each in processes for library in each.get("untested", ())}),
+        "left_alone": {what: why for each in processes for what, why in each["left_alone"].items()},
+        "untested": sorted({library for each in processes for library in each["untested"]}),
         "processes": processes,
     }
 
@@ -71,8 +68,7 @@ def _loader(name: str, loops: list[dict[str, Any]], processes: list[dict[str, An
 
     Before: no worker makes an image faster than Pillow and torch made the checked ones, and the step is as long as now.
     """
-    first = loops[0]
-    facts = {"name": name, **{fact: first[fact] for fact in ("workers", "batch_size", "shuffled", "folder")}}
+    facts = {"name": name, **{fact: loops[0][fact] for fact in ("workers", "batch_size", "shuffled", "folder")}}
     facts["decoded"], images, time, waited = (
         sum(loop[fact] for loop in loops) for fact in ("decoded", "images", "nanoseconds", "waited")
     )
@@ -81,7 +77,7 @@ def _loader(name: str, loops: list[dict[str, Any]], processes: list[dict[str, An
     ranks = _at_once(loops)
     facts["now"] = {"images_per_s": round(ranks * images / time * 1e9), "wait": round(waited / time, 3)}
     own = {pid for loop in loops for pid in loop["processes"]}
-    makers = [each for each in processes if each.get("pid") in own]
+    makers = [each for each in processes if each["pid"] in own]
     timed = sum(each["counts"].get("timed", 0) for each in makers)
     if timed and (shadow := sum(each["nanoseconds"].get("shadow", 0) for each in makers)):
         step, image = (time - waited) / images, shadow / timed

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from iofast.run import notes, patches
-from iofast.run.images import pending_of
+from iofast.run.noting import is_lazy, noting
 
 
 def adjust_hue(image: Image.Image, factor: float) -> Image.Image:
@@ -30,9 +30,7 @@ def to_grayscale(image: Image.Image, channels: int) -> Image.Image:
 def torchvision() -> Any:
     for name, module in (("PIL.ImageEnhance", ImageEnhance), ("PIL.ImageOps", ImageOps)):
         patches.patch(name, module)  # as a run does; ordinary images do not notice
-    module = SimpleNamespace(adjust_hue=adjust_hue, to_grayscale=to_grayscale)
-    patches.operations(module, "adjust_hue", "to_grayscale")
-    return module
+    return SimpleNamespace(adjust_hue=noting(adjust_hue), to_grayscale=noting(to_grayscale))
 
 
 AFFINE = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
@@ -142,9 +140,9 @@ def test_chains_are_equal(
         image = begin(photos[kind], draw)
         for _ in range(draw.randrange(1, 5)):
             name, operation = draw.choice(list(operations(draw, torchvision).items()))
-            was_lazy, image = pending_of(image) is not None, operation(image)
+            was_lazy, image = is_lazy(image), operation(image)
             # of a whole image Pillow's gray is as fast
-            assert pending_of(image) is not None or name == "gray by convert" or not was_lazy
+            assert is_lazy(image) or name == "gray by convert" or not was_lazy
         return image
 
     for seed in seeds:

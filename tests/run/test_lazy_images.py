@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFile, ImageFilter, ImageOps
 
 from iofast.run import images, notes
 from iofast.run.images import LazyImage, LazyJpeg
+from iofast.run.noting import is_lazy
 
 Use = Callable[[Path], Any]
 RGB = "RGB"
@@ -82,6 +84,24 @@ def _thumbnail(path: Path) -> Any:
     image, draft = Image.open(path), Image.open(path)
     image.thumbnail((100, 100))
     return pixels(image), draft.draft(RGB, (80, 60)), pixels(draft)
+
+
+def _thumbnail_later(path: Path) -> Any:
+    changed, loaded, draft = (Image.open(path) for _ in range(3))
+    ImageDraw.Draw(changed).rectangle((5, 5, 150, 150), fill=0)
+    changed.thumbnail((100, 100))
+    loaded.load()
+    loaded.thumbnail((100, 100))
+    draft.load()
+    return pixels(changed), pixels(loaded), draft.draft(RGB, (80, 60)), pixels(draft)
+
+
+def _own_attributes(path: Path) -> Any:
+    opened, part = Image.open(path), rgb(path).crop((0, 0, 50, 50))
+    opened.info["own"] = opened.label = part.label = 5  # type: ignore[attr-defined]
+    part.putpixel((0, 0), 0)
+    opened.putpixel((0, 0), 0)
+    return opened.label, part.label, sorted(opened.info), sorted(part.info), type(part).__name__  # type: ignore[attr-defined]
 
 
 def _saved(path: Path) -> bytes:
@@ -162,6 +182,8 @@ USES: dict[str, Use] = {
     "equal": _equal,
     "class assigned": _class_assigned,
     "split": _split,
+    "thumbnail later": _thumbnail_later,
+    "own attributes": _own_attributes,
     "filter": lambda path: pixels(rgb(path).filter(ImageFilter.GaussianBlur(1.5))),
     "paste": lambda path: pixels(ImageOps.expand(rgb(path).resize((50, 50)), 10, fill=(3, 4, 5))),
     "no such attribute": lambda path: Image.open(path).nonsense,  # type: ignore[attr-defined]
@@ -213,7 +235,7 @@ class TestLaziness:
             image, box, made = Image.open(photos["rgb"]), [0, 0, 20, 20], []
             for left in (0, 20):
                 box[::2] = left, left + 20
-                made.append(image.crop(box))
+                made += [image.crop(box), image.crop(box=box)]
             return [np.asarray(each) for each in made]
 
         by_iofast(False)
@@ -221,6 +243,15 @@ class TestLaziness:
         by_iofast(True)
         np.testing.assert_array_equal(crops(), expected)
         assert notes.notes().counts["differences"] == 0
+
+    def test_threads_share_an_image(self, photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> None:
+        by_iofast(True)
+        notes.notes().counts["checked"] = 1000
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(20):
+                part = rgb(photos["rgb"]).crop((0, 0, 300, 200))
+                made = [threads.submit(part.histogram) for _ in range(4)]
+                assert all(each.result() == part.histogram() for each in made)
 
     def test_the_line_that_needs_whole_images_is_named(
         self, photos: dict[str, Path], by_iofast: Callable[[bool], None]
@@ -248,7 +279,7 @@ class TestLaziness:
         damaged.load()
         damaged.__dict__["_pending"].source.data = b""
         images.decode_kept()  # as a loop over a DataLoader does, before it starts workers
-        lazy = [image.__dict__["_pending"] is not None for image in (opened, damaged, loaded, small)]
+        lazy = [is_lazy(image) for image in (opened, damaged, loaded, small)]
         assert lazy == [True, True, False, False]
         assert pixels(small) == pixels(Image.open(photos["rgb"]).resize((20, 20)))
 
@@ -268,7 +299,7 @@ def test_a_difference_leaves_the_rest_to_pillow(
     by_iofast(False)
     expected = pixels(rgb(photos["rgb"]).crop((10, 10, 50, 50)))
     by_iofast(True)
-    monkeypatch.setattr("iofast.run.plan.Plan.numbers", lambda plan: (0, 0, 40, 40, 40, 40, 0, 0))
+    monkeypatch.setattr("iofast.run.parts.Part.box", lambda part: (0, 0, 40, 40, 40, 40, 0, 0))
     part, later = (rgb(photos["rgb"]).crop((10, 10, 50, 50)) for _ in range(2))
     assert pixels(part) == pixels(later) == expected
     assert list(notes.notes().left_alone) == ["all further images"]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from test_tensors import defer
 from torch._utils import ExceptionWrapper
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from iofast.batch_memory import BatchMemory
 from iofast.run import loaders, notes
 from iofast.run.contents import Threads
-from iofast.run.deferred import Deferred
+from iofast.run.deferred import Deferred, lazily
 from iofast.run.loaders import BatchLoop
 
 FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
@@ -25,35 +28,24 @@ FACTS = {"workers": 2, "batch_size": 2} | dict.fromkeys(
 )
 
 
-@pytest.fixture
-def passed_on() -> Iterator[Callable[..., BatchLoop]]:
-    """Call with items, or errors, of DataLoader's queue; returns the queue of the loop."""
-    loops = list[BatchLoop]()
+class Inbox(queue.Queue[Any]):
+    """DataLoader's queue, whose items were pickled, with errors among them."""
 
-    class Inbox(queue.Queue[Any]):
-        def get(self, block: bool = True, timeout: float | None = None) -> Any:
-            item = super().get(block, timeout)
-            if isinstance(item, Exception):
-                raise item
-            return item
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item if isinstance(item, Exception) else ForkingPickler.dumps(item))  # type: ignore[attr-defined]
 
-    def start(*items: Any) -> BatchLoop:
-        inbox = Inbox()
-        for item in items:
-            inbox.put(item)
-        loops.append(BatchLoop(dict(FACTS), inbox))
-        return loops[-1]
-
-    yield start
-    for loop in loops:
-        loop.stop.set()
-    for thread in passing():
-        thread.join(30)
-        assert not thread.is_alive()
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        item = super().get(block, timeout)
+        if isinstance(item, Exception):
+            raise item
+        return pickle.loads(item)
 
 
-def passing() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "iofast-run"]
+def loop_over(*items: Any) -> BatchLoop:
+    inbox = Inbox()
+    for item in items:
+        inbox.put(item)
+    return BatchLoop(dict(FACTS), inbox)
 
 
 @pytest.fixture
@@ -61,25 +53,41 @@ def lazy(photos: dict[str, Path], by_iofast: Callable[[bool], None]) -> Callable
     def batch() -> Deferred:
         by_iofast(True)
         notes.notes().counts["checked"] = 1000
-        stacked = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))) for _ in range(2)])
+        stacked = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 200, 200))) for _ in range(2)])
         assert isinstance(stacked, Deferred)
         return stacked
 
     return batch
 
 
-def test_batches_that_wait_together_are_each_decoded(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
-) -> None:
-    box = passed_on((0, [lazy(), 1]), (1, {"pixels": lazy()}))
-    assert [type(box.get(timeout=30)[1][0]), type(box.get(timeout=30)[1]["pixels"])] == [torch.Tensor] * 2
+def test_batches_that_wait_together_are_each_decoded_in_any_container(lazy: Callable[[], Deferred]) -> None:
+    expected = lazy().make()
+    box = loop_over((0, [torch.zeros(2), 1]), (1, [lazy(), 1]), (2, SimpleNamespace(pixels=[lazy()])), (3, 5))
+    (zeros, _), (first, _), second, other = (box.get(timeout=30)[1] for _ in range(4))
+    assert ([*zeros], other, box.facts["decoded"]) == ([0, 0], 5, 4)
+    for each in (first, *second.pixels):
+        assert type(each) is torch.Tensor
+        assert torch.equal(each, expected)
 
 
-def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
+def test_a_thread_that_pins_gets_decoded_batches(lazy: Callable[[], Deferred]) -> None:
+    """Without a device: memory is not page-locked here."""
+    expected, loop = lazy().make(), BatchLoop(dict(FACTS), pins=True)
+    loop.memory, sent = BatchMemory(pinned=False, spare=1), ForkingPickler.dumps([lazy()])  # type: ignore[attr-defined]
+    with lazily(loop):
+        (arrived,) = pickle.loads(sent)
+        assert isinstance(arrived, Deferred)
+        pinned = pin_memory([arrived])[0]
+    assert type(pinned) is torch.Tensor
+    assert torch.equal(pinned, expected)
+    assert loop.facts["decoded"] == 2
+
+
+def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred]) -> None:
     damaged = lazy()
     for row in damaged.contents.rows:
         row.source.data = bytes(row.source.data)[:300]
-    box = passed_on((0, lazy()), (1, damaged), (2, lazy()))
+    box = loop_over((0, lazy()), (1, damaged), (2, lazy()))
     items = [box.get(timeout=30) for _ in range(3)]
     assert [(number, type(batch)) for number, batch in items] == [
         (0, torch.Tensor),
@@ -89,16 +97,15 @@ def test_an_error_is_of_its_own_batch(lazy: Callable[[], Deferred], passed_on: C
     assert any("rgb.jpg" in line for line in items[1][1].exc_msg.splitlines())
 
 
-def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]) -> None:
-    box = passed_on(RuntimeError("received 0 items of ancdata"), (0, lazy()))
+def test_an_error_of_the_queue_is_the_loops(lazy: Callable[[], Deferred]) -> None:
+    box = loop_over(RuntimeError("received 0 items of ancdata"), (0, lazy()))
     with pytest.raises(RuntimeError, match="ancdata"):
         box.get(timeout=30)
     assert type(box.get(timeout=30)[1]) is torch.Tensor
 
 
 def test_images_are_counted_between_batches_of_one_epoch() -> None:
-    facts = dict(FACTS)
-    inbox = queue.Queue[Any]()
+    facts, inbox = dict(FACTS), queue.Queue[Any]()
     box = BatchLoop(facts, inbox)
     for number in range(40):
         inbox.put((number, [torch.zeros(2), None]))
@@ -127,31 +134,27 @@ def test_a_wait_that_dataloader_begins_again_is_one(monkeypatch: pytest.MonkeyPa
     assert (facts["waited"], facts["nanoseconds"], facts["ended"]) == (6_000, 7_000, 7_000)
 
 
-def test_a_batch_without_lazy_tensors_is_the_same_object(
-    lazy: Callable[[], Deferred], passed_on: Callable[..., BatchLoop]
+def test_a_batch_that_an_interrupt_stopped_comes_again(
+    lazy: Callable[[], Deferred], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Pair(NamedTuple):
-        image: Any
-        label: int
+    box = loop_over((0, lazy()))
+    with monkeypatch.context() as patched:
+        patched.setattr(loaders, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            box.get(timeout=30)
+    number, batch = box.get(timeout=30)
+    assert (number, type(batch)) == (0, torch.Tensor)
 
-    class Own(Pair):
-        def __new__(cls, pair: tuple[Any, int]) -> Own:
-            return super().__new__(cls, *pair)
 
-    own, other = Own((torch.zeros(2), 1)), lazy()
-    box = passed_on((0, own), (1, [other, 5]), (2, own))
-    assert box.get(timeout=30)[1] is own
-    assert passing() == []  # a thread that only passes on would cost 6 to 10 % of a step
-    assert [type(each) for each in box.get(timeout=30)[1]] == [torch.Tensor, int]
-    assert len(passing()) == 1
-    assert box.get(timeout=30)[1] is own
+def interrupted(jobs: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_threads_of_a_forked_process_and_at_exit() -> None:
-    threads, done = Threads(2), list[int]()
-    list(threads.map(done.append, range(3)))
+    threads = Threads(2, dict(FACTS))
+    jobs = [threads.begin(lambda: 1)]
     threads._of = 0  # as in a forked process
-    list(threads.map(done.append, range(3)))
-    threads.pool.shutdown()  # as Python does at exit
-    list(threads.map(done.append, range(3)))
-    assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    jobs.append(threads.begin(lambda: 2))
+    threads._pool.shutdown()  # as Python does at exit
+    jobs.append(threads.begin(lambda: 3))
+    assert [wait() for wait in jobs] == [1, 2, 3]

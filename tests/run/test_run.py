@@ -121,6 +121,11 @@ def test_off_by_the_environment(environment: dict[str, str]) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_a_process_that_was_killed_at_once(environment: dict[str, str]) -> None:
+    done = run(environment, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+    assert "1 process ran" in done.stderr
+
+
 def test_nothing_heavy_is_imported(environment: dict[str, str]) -> None:
     done = run(environment, sys.executable, "-c", "import sys; print('numpy' in sys.modules, 'PIL' in sys.modules)")
     assert done.stdout == "False False\n"

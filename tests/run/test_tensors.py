@@ -14,7 +14,6 @@ from torch.utils.data import default_collate
 
 from iofast.run import deferred, notes, patches
 from iofast.run.deferred import Deferred
-from iofast.run.images import pending_of
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
@@ -100,6 +99,7 @@ ORDINARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "erase, normalise by torchvision": lambda t: _normalize(_erased(t), MEANS, STDS),
     "write": _written,
     "shape": lambda t: torch.tensor([*t.shape, t.ndim, len(t), t.numel(), t.size(1)]),
+    "a negative zero": lambda t: 1 / (t * 0 * -1),
     "row": lambda t: t[0],
     "numpy": lambda t: torch.from_numpy(t.numpy()),
     "array": lambda t: torch.from_numpy(np.asarray(t)),
@@ -131,9 +131,7 @@ def opened(request: Any, photos: dict[str, Path], by_iofast: Callable[[bool], No
 
 
 def defer(image: Image.Image, *, floats: bool = True) -> Deferred:
-    pending = pending_of(image)
-    assert pending is not None
-    return deferred.defer(pending, to_tensor if floats else pil_to_tensor, floats=floats)
+    return deferred.defer(image.__dict__["_pending"], to_tensor if floats else pil_to_tensor, floats=floats)
 
 
 @pytest.mark.parametrize("name", [*LAZY, *ORDINARY])
@@ -162,6 +160,19 @@ def test_bytes(opened: Callable[[bool], Image.Image]) -> None:
     assert torch.equal(lazy.make(), expected)
     assert lazy.make().stride() == expected.stride()
     assert torch.equal((defer(opened(True), floats=False).to(torch.float32) / 255).make(), expected.float() / 255)
+
+
+def test_copies_and_aliases(opened: Callable[[bool], Image.Image]) -> None:
+    expected = pil_to_tensor(opened(False))
+    lazy = defer(opened(True), floats=False)
+    copies = [lazy.contiguous(), lazy.clone()]
+    for copy in copies:
+        copy.add_(1)
+    assert torch.equal(lazy.make(), expected)
+    assert all(torch.equal(copy, expected + 1) for copy in copies)
+    floats = defer(opened(True))
+    floats.contiguous().float().requires_grad_(False).add_(1)  # the same tensor each time
+    assert torch.equal(floats.make(), to_tensor(opened(False)) + 1)
 
 
 @pytest.mark.parametrize("stack", [default_collate, torch.stack])
@@ -213,7 +224,7 @@ def test_a_wrong_tensor_is_replaced_by_the_right_one(
     by_iofast(False)
     expected = to_tensor(Image.open(photos["rgb"]).crop((0, 0, 40, 40)))
     by_iofast(True)
-    monkeypatch.setattr("iofast.run.plan.Plan.flips", lambda plan: 3)  # mirrored
+    monkeypatch.setattr("iofast.run.parts.Part.flips", lambda part: 3)  # mirrored
     monkeypatch.setattr("iofast.run.shadow.FIRST", 2)
     made = torch.stack([defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))) for _ in range(4)])
     assert torch.equal(made, expected.expand(4, 3, 40, 40))

@@ -146,6 +146,7 @@ def in_many_ways(folder: str, photos: Photos) -> dict[str, Any]:
         "an object": seen(DataLoader(photos, 4, collate_fn=Batch, **one)),
         "in this process": seen(DataLoader(photos, 4, shuffle=True)),
         "inference": inferred(DataLoader(photos, 4)),
+        "pairs in this process": seen(DataLoader(photos, 4, collate_fn=pairs)),
         "an object in this process": seen(DataLoader(photos, 4, collate_fn=Batch)),
         "error": error_of(DataLoader(Photos(folder, fails_at=7), 4, **one)),
         "error in this process": error_of(DataLoader(Photos(folder, fails_at=7), 4)),

@@ -3,15 +3,10 @@
 The environment's own sitecustomize, which this one hides, runs as well. iofast is the launcher's, wherever it lies.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import os
 import sys
-
-TYPE_CHECKING = False  # typing's own would import typing: this module is part of the start of every process
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
