@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from iofast.containers.base import Failures
-    from iofast.foreign.options import ForeignOptions
     from iofast.remote.ahead import Ahead, ListedObject
 
 MOST_AHEAD = 32 << 20  # bytes of a chunk's images that are read at once; chunks are made for 8 MiB
@@ -156,7 +155,7 @@ class RecordOrigin(Origin):
     def __init__(
         self,
         sources: Sequence[str],
-        foreign: ForeignOptions | Mapping[str, Any] | None,
+        foreign: Mapping[str, Any] | None,
         fields: Mapping[str, str],
         state: str,
         upright: Collection[str] = (),
@@ -265,6 +264,12 @@ class RecordOrigin(Origin):
                 raise DecodeError(f"two fields of the record would be {goal}: choose with fields ({names})")
             beside[goal] = payload
         return beside
+
+
+def origin_of(setup: Mapping[str, Any]) -> Origin:
+    """The origin that `PackWork.setup` describes."""
+    records = setup["records"]
+    return FileOrigin(setup["root"]) if records is None else RecordOrigin(**records)
 
 
 def read_file(path: bytes, *, empty: bool = False) -> bytes:

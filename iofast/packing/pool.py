@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import IO, Any, Self
 
-from iofast.errors import OptionError, WorkerError
-from iofast.packing.messages import ChunkJob, Done
+from iofast.errors import IofastError, OptionError, SourceError, StorageError, WorkerError
+from iofast.packing.messages import MOST_BYTES, ChunkJob, Done, decode, done_of, encode
 
 MAX_WORKERS = 1024
 AHEAD = 2  # chunks per worker: one in progress and one queued
@@ -30,6 +30,7 @@ SILENCE = 300.0  # seconds without a message after which an image counts as stuc
 _TICK = 1.0  # seconds: the longest wait for events, and the most that one wait adds to silence
 _STILLBORN = 3  # workers in a row that die before they are ready: then the run fails
 _FRUITLESS = 8  # deaths per worker without an announced image or a finished chunk: with more, the run fails
+_FATAL: dict[str, type[IofastError]] = {each.__name__: each for each in (SourceError, StorageError)}
 _PIPE = 1 << 20  # bytes that a worker's pipe holds, so that it seldom waits for the packing process
 
 
@@ -49,7 +50,7 @@ class Child:
     def send(self, kind: str, value: object) -> None:
         """Send a message; nothing if the worker has died, which its `answers` tell. It always reads, so this ends."""
         with contextlib.suppress(BrokenPipeError):
-            self.orders.send((kind, value))
+            self.orders.send_bytes(encode(kind, value))
 
     def end(self) -> tuple[str, str]:
         """Kill the process and close its files; returns how it ended, and the last line that it wrote to stderr."""
@@ -101,7 +102,7 @@ class WorkerPool:
             self._workers.append(_start(self._command))
 
     def results(self, setup: object, jobs: Iterator[ChunkJob]) -> Iterator[Done]:
-        """Do all `jobs`; yield each chunk in their order. `setup`: the origin and the recipe of `worker.Worker`.
+        """Do all `jobs`; yield each chunk in their order. `setup`: what every worker needs (`PackWork.setup`).
 
         Raises `WorkerError` if workers cannot be started, `SourceError` if a container can no longer be read,
         `StorageError` if an object store fails.
@@ -147,7 +148,7 @@ class WorkerPool:
             for worker in self._workers:
                 if len(worker.jobs) < depth and (job := self._next(jobs)):
                     worker.jobs.append(job)
-                    worker.send("chunk", job)
+                    worker.send("chunk", job.value)
 
     def _next(self, jobs: Iterator[ChunkJob]) -> ChunkJob | None:
         """The next job; none while too many chunks wait for an earlier one."""
@@ -174,12 +175,12 @@ class WorkerPool:
 
     def _receive(self, worker: Child) -> None:
         try:
-            kind, value = worker.answers.recv()
-        except (EOFError, ConnectionError):
+            kind, value, payloads = decode(worker.answers.recv_bytes(MOST_BYTES))
+        except (EOFError, OSError, ValueError):  # the last: something else wrote to the pipe
             self._replace(worker)
             return
         if kind == "fatal":
-            raise value
+            raise _FATAL[value[0]](value[1])
         if kind == "ready":
             worker.ready, self._stillborn = True, 0
         elif kind == "begin":
@@ -187,7 +188,8 @@ class WorkerPool:
         elif kind == "done":
             worker.jobs.popleft()
             worker.began, self._fruitless = None, 0
-            self._held[value.chunk] = value
+            done = done_of(value, payloads)
+            self._held[done.chunk] = done
 
     def _replace(self, worker: Child) -> None:
         """Replace a dead or stuck worker. Its chunks are repeated, the one in progress image by image."""

@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from iofast import kernel
 from iofast.errors import DecodeError, OptionError
@@ -56,6 +56,11 @@ class SampleRecipe:
         check_choice("box_format", self.box_format, BOX_FORMATS)
         if not 0 <= self.mask_fill <= 65_535:
             raise OptionError(f"mask_fill must be 0 to 65535, found {self.mask_fill}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """The recipe from its members, as `asdict` gives them."""
+        return cls(**{**settings, "image": kernel.TranscodeRecipe(**settings["image"])})
 
     def check_fields(self, fields: Sequence[str], columns: Sequence[Column]) -> list[str]:
         """Return warnings for fields that should follow the image but do not. Raises `OptionError` if one cannot."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,13 @@ from iofast.containers.manifest import Description
 from iofast.containers.publish import Target, require_free
 from iofast.containers.targets import section_bytes
 from iofast.containers.writer import Section
+from iofast.foreign.options import ForeignOptions
 from iofast.packing.messages import ChunkJob, Done
 from iofast.packing.options import PackOptions
-from iofast.packing.origin import FileOrigin, Origin, RecordOrigin
+from iofast.packing.origin import origin_of
 from iofast.packing.plan import PackPlan, recipe
 from iofast.packing.pool import WorkerPool
-from iofast.packing.sample import Image, SampleRecipe
+from iofast.packing.sample import Image
 from iofast.record import key_width
 from iofast.source.listing import Listing, printable
 
@@ -61,19 +62,20 @@ class PackWork:
         by_size = int(CHUNK_BYTES / max(1.0, mean))
         return max(1, min(MAX_CHUNK, len(self.source) // _CHUNKS, by_size))
 
-    def origin(self) -> Origin:
-        """What reads its samples."""
-        container = self.source.container
-        if container is None:
-            return FileOrigin(os.fspath(self.source.root))
-        foreign, fields = self.options.foreign, dict(container.fields)
-        # names as given: an absolute path's brackets would be part of a pattern
-        return RecordOrigin(self.names, foreign, fields, container.state, container.upright)
-
-    @property
-    def setup(self) -> tuple[Origin, SampleRecipe]:
-        """What every worker needs."""
-        return self.origin(), self.options.sample_recipe()
+    @cached_property
+    def setup(self) -> dict[str, Any]:
+        """What every worker needs: the members of `origin_of`, and those of `SampleRecipe.of`."""
+        container, foreign = self.source.container, self.options.foreign
+        records = None  # the images are files
+        if container is not None:
+            records = {
+                "sources": [*self.names],  # as given: an absolute path's brackets would be part of a pattern
+                "foreign": None if foreign is None else asdict(ForeignOptions.of(foreign)),
+                "fields": dict(container.fields),
+                "state": container.state,
+                "upright": list(container.upright),
+            }
+        return {"root": os.fspath(self.source.root), "records": records, "recipe": asdict(self.options.sample_recipe())}
 
     def results(self, pool: WorkerPool, sections: Sequence[Section]) -> Iterator[Done]:
         """Have the images of these sections transcoded, in order; no chunk has those of two sections."""
@@ -83,7 +85,7 @@ class PackWork:
         for done in pool.results(self.setup, jobs):
             yield self._completed(done) if self.source.columns else done
         if sections:
-            self.origin().check()
+            origin_of(self.setup).check()
 
     def job(self, chunk: int, positions: Iterable[int]) -> ChunkJob:
         """A job for images at increasing positions."""

@@ -10,15 +10,17 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from iofast import kernel
 from iofast.errors import DecodeError, SourceError, StorageError, because
-from iofast.packing.messages import ChunkJob, Done, Message, PackedRecord
-from iofast.packing.origin import FileOrigin, Origin
-from iofast.packing.sample import SampleRecipe, make_record
+from iofast.packing.messages import ChunkJob, Done, PackedRecord, decode, described, encode
+from iofast.packing.origin import FileOrigin, Origin, origin_of
+from iofast.packing.sample import Image, SampleRecipe, make_record
 
+_Order = ChunkJob | dict[str, Any]  # a set-up is a dictionary
 _BEAT = 0.25  # seconds between messages during a chunk
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -35,7 +37,7 @@ def main() -> int:
 class Worker:
     """Turns chunks of images into records."""
 
-    def __init__(self, incoming: "_Incoming", answers: "Connection[Message, Any]") -> None:
+    def __init__(self, incoming: "_Incoming", answers: "Connection[Any, Any]") -> None:
         self._incoming, self._answers = incoming, answers
         self._recipe = SampleRecipe(kernel.TranscodeRecipe())
         self._origin: Origin = FileOrigin("")
@@ -45,25 +47,21 @@ class Worker:
 
     def work(self) -> int:
         """Handle messages until there are no more (0), or until an error that would repeat for every image (1)."""
-        self._send("ready", None)
+        self._send("ready")
         try:
-            while (message := self._incoming.next()) is not None:
-                kind, value = message
-                if kind == "chunk":
-                    self._chunk(value)
+            while (order := self._incoming.next()) is not None:
+                if isinstance(order, ChunkJob):
+                    self._chunk(order)
                 else:
-                    self._origin, self._recipe = value
+                    self._recipe, self._origin = SampleRecipe.of(order["recipe"]), origin_of(order)
                     self._origin.waiting = self._wait
-        except SourceError as error:  # `_chunk` catches those of images
-            self._send("fatal", SourceError(str(error)))
-        except StorageError as error:
-            self._send("fatal", StorageError(str(error)))
-        else:
-            return 0
-        return 1
+        except (SourceError, StorageError) as error:  # `_chunk` catches those of images
+            self._send("fatal", ("StorageError" if isinstance(error, StorageError) else "SourceError", str(error)))
+            return 1
+        return 0
 
-    def _send(self, kind: str, value: object) -> None:
-        self._answers.send((kind, value))
+    def _send(self, kind: str, value: object = None, payloads: Sequence[bytes] = ()) -> None:
+        self._answers.send_bytes(encode(kind, value, payloads))
         self._last_sent = time.monotonic()
 
     def _chunk(self, job: ChunkJob) -> None:
@@ -76,7 +74,7 @@ class Worker:
             if self._careful:
                 self._send("begin", image.position)
             elif time.monotonic() - self._last_sent > _BEAT:
-                self._send("alive", None)
+                self._send("alive")
             if self._origin.overlaps and not self._careful:
                 self._begin_next()
             try:
@@ -95,23 +93,23 @@ class Worker:
                 reason, where = _reason(error), self._origin.where(image)
                 failures.append((image.position, reason if where in reason else f"{reason} (in {where})"))
         if self._careful:
-            self._send("begin", None)  # no image is to blame from here on
-        self._send("done", Done(job.chunk, len(job.images), records, failures, bytes_in, left_out))
+            self._send("begin")  # no image is to blame from here on
+        self._send("done", *described(Done(job.chunk, len(job.images), records, failures, bytes_in, left_out)))
 
     def _wait(self) -> None:
         """Use the time in which the origin waits for an object store."""
         if time.monotonic() - self._last_sent > _BEAT:
-            self._send("alive", None)
+            self._send("alive")
         if not self._careful:
             self._begin_next()
 
     def _begin_next(self) -> None:
         """Have the next chunk fetched while this one is transcoded."""
         following = self._incoming.peek()
-        if following is not None and following[0] == "chunk" and following[1] is not self._begun:
-            self._begun = following[1]
-            if not following[1].careful:
-                self._origin.begin(following[1].images)
+        if isinstance(following, ChunkJob) and following is not self._begun:
+            self._begun = following
+            if not following.careful:
+                self._origin.begin(following.images)
 
 
 def _reason(error: Exception) -> str:
@@ -129,31 +127,36 @@ def _reason(error: Exception) -> str:
 
 
 class _Incoming:
-    """Messages, which a thread reads, so that the packing process never waits for room in the pipe."""
+    """Chunks and set-ups, which a thread reads, so that the packing process never waits for room in the pipe."""
 
-    def __init__(self, orders: "Connection[Any, Message]") -> None:
+    def __init__(self, orders: "Connection[Any, Any]") -> None:
         self._orders = orders
-        self._arrived, self._count = deque[Message | None](), threading.Semaphore(0)
+        self._arrived, self._count = deque[_Order | None](), threading.Semaphore(0)
         threading.Thread(target=self._read, daemon=True).start()
 
-    def next(self) -> Message | None:
-        """Wait for the next message; None at the end."""
+    def next(self) -> "_Order | None":
+        """Wait for the next one; None at the end."""
         self._count.acquire()
         return self._arrived.popleft()
 
-    def peek(self) -> Message | None:
-        """The next message, if it has arrived."""
+    def peek(self) -> "_Order | None":
+        """The next one, if it has arrived."""
         return self._arrived[0] if self._arrived else None
 
     def _read(self) -> None:
-        message: Message | None = ("", None)
-        while message is not None:
+        order: _Order | None = {}
+        while order is not None:
             try:
-                message = self._orders.recv()
+                kind, value, _ = decode(self._orders.recv_bytes())
+                order = _chunk_of(*value) if kind == "chunk" else value
             except EOFError:
-                message = None
-            self._arrived.append(message)
+                order = None
+            self._arrived.append(order)
             self._count.release()
+
+
+def _chunk_of(chunk: int, images: Sequence[Any], careful: bool, skip: Sequence[tuple[int, str]]) -> ChunkJob:
+    return ChunkJob(chunk, [Image(*each) for each in images], careful, dict(skip))
 
 
 def _die_with(parent: int) -> None:
