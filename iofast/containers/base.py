@@ -57,6 +57,13 @@ class Reader(ABC):
         """Whether another program wrote to the file after it was indexed, so only checksums prove payloads."""
         return False
 
+    def opening(self) -> object:
+        """Return a token that changes when the file is opened again, as it is here if another program wrote to it.
+
+        Places that were located under another token are invalid. Raises `ContainerError`, as `locate` does.
+        """
+        return None
+
     @abstractmethod
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads of `field` (default: the image) of these records lie.

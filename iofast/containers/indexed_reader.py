@@ -73,6 +73,9 @@ class IndexedReader(FilesReader, Generic[OpenedT]):
         """The columns of the index."""
         return self._open().index
 
+    def opening(self) -> object:
+        return self._open()
+
     def locate(self, indices: NDArray[np.int64], field: str | None = None) -> Located:
         """Where the payloads lie; see `Reader.locate`. A record without the field has `file` 0xFFFFFFFF and length 0.
 

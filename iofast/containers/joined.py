@@ -132,6 +132,9 @@ class JoinedReader(Reader):
     def index_is_stale(self) -> bool:
         return any(part.index_is_stale for part in self.parts)
 
+    def opening(self) -> object:
+        return tuple(part.opening() for part in self.parts)
+
     def note_changed(self, index: int, now: str) -> None:
         part, own = self._place(index)
         self.parts[part].note_changed(own, now)

@@ -18,7 +18,7 @@ from iofast.loader.assemble import Batch, assemble
 from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts, Failure, noted
 from iofast.loader.pixels import Pixels
-from iofast.loader.plan import LoaderParts, plan_samples
+from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.samples import Samples
 from iofast.loader.there import SentJpegs
 from iofast.prefetch import PrefetchJob
@@ -52,11 +52,12 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         self,
         parts: LoaderParts,
         contexts: Contexts,
-        epoch: int,
+        plans: BatchPlans,
         batch: int,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        self._parts, self._contexts, self._epoch, self._batch = parts, contexts, epoch, batch
+        self._parts, self._contexts, self._plans, self._batch = parts, contexts, plans, batch
+        self._epoch = plans.epoch
         self._ready = ready  # waits until the batch may be read
 
     def prepare(self) -> list[range]:
@@ -64,8 +65,8 @@ class BatchJob(PrefetchJob[FinishedBatch, range]):
         if self._ready is not None:
             self._ready(self._batch)
             self._contexts.stages.read.add(0, work_ns=monotonic_ns() - begun)
-        positions, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
-        self._samples = Samples(plan_samples(self._parts, self._epoch, positions))
+        _, self._valid = self._parts.epochs.batch(self._epoch, self._batch)
+        self._samples = Samples(self._plans.take(self._batch))
         if (trace := self._contexts.trace) is not None:
             trace.add("planned", (self._epoch, self._batch), begun, monotonic_ns())
         rows, step = len(self._valid), self._parts.resources.slice

@@ -22,7 +22,7 @@ from iofast.loader.assemble import Batch, finish
 from iofast.loader.batches import BatchJob, FinishedBatch, mapped
 from iofast.loader.canvas import each_tensor
 from iofast.loader.loader_stats import Contexts
-from iofast.loader.plan import LoaderParts
+from iofast.loader.plan import BatchPlans, LoaderParts
 from iofast.loader.spec import PAIR
 from iofast.loader.there import Unmade
 from iofast.prefetch import Auto, Prefetch, PrefetchJob
@@ -49,8 +49,9 @@ class Delivery:
         ready: Callable[[int], None] | None,
     ) -> None:
         limits, (epoch, start, stop) = parts.resources.limits, span
+        plans = BatchPlans(parts, epoch, stop)
         made: Prefetch[FinishedBatch, range] = Prefetch(
-            lambda batch: BatchJob(parts, contexts, epoch, batch, ready),
+            lambda batch: BatchJob(parts, contexts, plans, batch, ready),
             stop,
             # more threads than slices would be idle
             num_workers=min(state.setting.num_workers, max(1, (stop - start) * limits.slices)),

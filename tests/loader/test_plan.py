@@ -1,4 +1,4 @@
-"""Plans of batches: errors, samplers, stores, and a file that changes."""
+"""Plans of several batches, made together: errors, samplers and stores."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from iofast import FastDataset, FastLoader
 from iofast import transforms as T
 from iofast.containers.base import Located
 from iofast.errors import ContainerError
+from iofast.loader.plan import BatchPlans
 
 CROP: list[Any] = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
 
@@ -38,11 +39,14 @@ def loader_of(numbered: FastDataset, batch_size: int = 4, **options: Any) -> Fas
 
 
 def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) -> None:
-    loader = loader_of(numbered, shuffle=True)
+    """Batches are planned together, in groups that grow: the consumer waits for the first."""
+    loader, counts = loader_of(numbered, shuffle=True), list[int]()
+    loader._resources.together = 4
     expected = [labels.tolist() for _, labels in loader]
     wrong = expected[5][1]
 
     def broken(indices: NDArray[np.int64]) -> None:
+        counts.append(len(indices))
         if wrong in indices:
             raise ContainerError("the index is damaged")
 
@@ -52,10 +56,12 @@ def test_an_error_belongs_to_its_batch(numbered: FastDataset, asked: list[Any]) 
     assert labels_of(batches, 5) == expected[:5]
     with pytest.raises(ContainerError, match="the index is damaged"):
         next(batches)
+    assert sorted(counts)[-2:] == [8, 16]
 
 
 def test_a_slow_store_is_asked_by_all_threads_at_once(numbered: FastDataset, asked: list[Any]) -> None:
     loader, both = loader_of(numbered), threading.Barrier(2, timeout=20)
+    loader._resources.together = 1
     asked.append(lambda _: both.wait())
     assert len(list(loader)) == 10
 
@@ -79,17 +85,17 @@ class Sized(Sampler):
 
 
 def test_a_sampler_that_fails_does_not_run_again(numbered: FastDataset) -> None:
-    loader = loader_of(numbered, order=(sampler := Sized(0)), prefetch=1, readahead=False)
+    plans = BatchPlans(loader_of(numbered, order=(sampler := Sized(0)))._parts(), 0, 10)
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        next(iter(loader))
+        plans.take(0)
     assert sampler.runs == 1
 
 
 def test_batches_before_the_failure_of_an_endless_sampler_come(numbered: FastDataset) -> None:
-    batches = iter(loader_of(numbered, 40, order=Sampler(66_000), readahead=False))
-    assert all(next(batches)[1].tolist() == list(range(40)) for _ in range(1650))
+    plans = BatchPlans(loader_of(numbered, 40, order=Sampler(66_000))._parts(), 0, 2000)
+    assert all(plans.take(batch).indices.tolist() == list(range(40)) for batch in range(1650))
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        next(batches)
+        plans.take(1650)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
