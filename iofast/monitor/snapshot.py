@@ -63,6 +63,7 @@ class WaitSource(StrEnum):
     EVENTS = "events"  # of an asyncio loop
     FILE = "file"  # reads by itself
     TIMER = "timer"  # sleeps by itself
+    DEVICE = "device"  # .item(), .cpu() and the like
     NONE = "none"  # works by itself
 
 
@@ -161,18 +162,8 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncSite:
-    """A line of the program at which the host waits for the device."""
-
-    file: str
-    line: int
-    call: str  # .item(), .cpu(), ...
-    share: float  # of the stack samples
-
-
-@dataclass(frozen=True, slots=True)
 class WaitSite:
-    """A line of the program at which the training thread waits, or makes a batch itself.
+    """A line of the program at which the training thread waits, also for the device, or makes a batch itself.
 
     `function` contains the line, `call` is the function called there ("" if the line works), `loader` says whether a
     training loop gets its batch there; otherwise the reason of the wait is unknown.
@@ -181,7 +172,7 @@ class WaitSite:
     file: str
     line: int
     function: str
-    call: str  # queue.get, multiprocessing.Queue.get, time.sleep, ...
+    call: str  # queue.get, multiprocessing.Queue.get, time.sleep, .item(), ...
     source: WaitSource
     loader: bool
     share: float  # of the stack samples
@@ -201,7 +192,6 @@ class StackFigures:
     main: dict[Frame, float]
     worker_looks: int
     workers: dict[WorkerTask, float]
-    syncs: tuple[SyncSite, ...] = ()
     waits: tuple[WaitSite, ...] = ()
     stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen

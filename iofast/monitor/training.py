@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from operator import itemgetter
-from typing import TypeVar
 
 from iofast.monitor import thresholds
 from iofast.monitor.probe.proc import LOADER_THREADS
@@ -16,7 +15,7 @@ from iofast.monitor.snapshot import (
     LoaderFigures,
     ProcessFigures,
     Snapshot,
-    SyncSite,
+    StackFigures,
     WaitSite,
     WaitSource,
     WorkerTask,
@@ -27,7 +26,6 @@ from iofast.monitor.snapshot import (
 )
 
 _Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
-Site = TypeVar("Site", SyncSite, WaitSite)
 FEW = 8  # stack samples below which an absence means nothing
 TWICE = 1.5  # stack samples: something seen once may be chance
 _UNUSED = 0.99  # idle share above which a device that is not known to be this job's does not count
@@ -83,8 +81,9 @@ class Training:
         self.frame_looks = sum(one.looks for one in self.stacks)
         self.trains = any(one.trains or LOADER & one.main.keys() for one in self.stacks)  # a training loop, or a loader
         # lines that wait for the device, and at which the thread waits or makes a batch; most stack samples first
-        self.syncs = _pooled([(one.syncs, one.looks) for one in self.stacks])
-        self.waits = _pooled([(one.waits, one.looks) for one in self.stacks])
+        sites = _pooled(self.stacks)
+        self.syncs = [site for site in sites if site.source is WaitSource.DEVICE]
+        self.waits = [site for site in sites if site.source is not WaitSource.DEVICE]
         self.longest_wait = next((site for site in self.waits if site.share >= thresholds.NOTICE), None)
         # shares of the workers' tasks among their stack samples, starved ones left out; {} without any
         tasks = list[WorkerTask](what for what in WorkerTask if what is not WorkerTask.STARVED)
@@ -224,13 +223,13 @@ class Training:
         return clamped(fsum(value for value, _ in known) / whole)
 
 
-def _pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
-    """Sites of several bursts as one list, the largest share first. `parts`: sites of a burst and its stack samples."""
-    looks = sum(count for _, count in parts)
-    shares = defaultdict[Site, list[float]](list)
-    for sites, count in parts:
-        for site in sites:
-            shares[replace(site, share=0.0)].append(site.share * count)
+def _pooled(bursts: Sequence[StackFigures]) -> list[WaitSite]:
+    """Sites of several bursts as one list, the largest share first."""
+    looks = sum(one.looks for one in bursts)
+    shares = defaultdict[WaitSite, list[float]](list)
+    for one in bursts:
+        for site in one.waits:
+            shares[replace(site, share=0.0)].append(site.share * one.looks)
     found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
     return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
 

@@ -148,7 +148,7 @@ END
         WorkerTask.SEND: 0.25,
         WorkerTask.DECODE: 0.125,
     }
-    (site,) = figures.syncs
+    (site,) = (one for one in figures.waits if one.source is WaitSource.DEVICE)
     assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
     assert {pid: at.place for pid, at in figures.stands.items()} == {
         job.pid: "`main`, train.py:7, for `next`",

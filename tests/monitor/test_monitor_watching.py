@@ -25,13 +25,12 @@ from iofast.monitor.snapshot import (
     Frame,
     Job,
     StackFigures,
-    SyncSite,
     WorkerTask,
     idle_of,
 )
 from iofast.monitor.watching import Watch
 
-SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {WorkerTask.DECODE: 1.0}, (SyncSite("train.py", 7, ".item()", 1.0),))
+SEEN = StackFigures(2, {Frame.SYNC: 1.0}, 1, {WorkerTask.DECODE: 1.0})
 
 
 class Stacks:

@@ -23,7 +23,7 @@ from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Call, Stack, parse, wait_of
 from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.states import folder, ptrace_scope
-from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSite, WaitSource, WorkerTask
 
 _SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
 _LOOKS = 20  # in a burst; starting py-spy costs as much as 25 looks
@@ -147,7 +147,6 @@ class StackCounts:
         self._frames: Counter[Frame] = Counter()
         self._tasks: Counter[WorkerTask] = Counter()
         self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training
-        self._syncs: Counter[SyncSite] = Counter()
         self._waits: Counter[WaitSite] = Counter()
         self._stands: dict[int, WaitSite] = {}
         self._trains = self._compiled = False
@@ -165,10 +164,8 @@ class StackCounts:
         self._stand(pid, stack.calls)
         seen = frames.frame_of(stack.calls, self._feeds)
         self._frames[seen.frame] += stack.looks
-        if seen.sync is not None:
-            self._syncs[seen.sync] += stack.looks
         loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
-        if seen.wait is not None and (loader or seen.frame is Frame.WAITING):
+        if seen.wait is not None and (loader or seen.frame in (Frame.WAITING, Frame.SYNC)):
             self._waits[replace(seen.wait, loader=loader)] += stack.looks
         if seen.inline:
             self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
@@ -212,14 +209,12 @@ class StackCounts:
         if any(site.loader and site.source in _FED_BY_THREADS for site in self._waits):
             self._tasks.update(self._own_threads)
         looks, worker_looks = self.looks, self._tasks.total()
-        syncs, waits = self._syncs.most_common(_MOST_SITES), self._waits.most_common(_MOST_SITES)
         return StackFigures(
             looks=looks,
             main={frame: count / looks for frame, count in self._frames.items()},
             worker_looks=worker_looks,
             workers={task: count / worker_looks for task, count in self._tasks.items() if count},
-            syncs=tuple(replace(site, share=count / looks) for site, count in syncs),
-            waits=tuple(replace(site, share=count / looks) for site, count in waits),
+            waits=tuple(replace(site, share=n / looks) for site, n in self._waits.most_common(_MOST_SITES)),
             stands=dict(self._stands),
             trains=self._trains,
             compiled=self._compiled,
