@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
@@ -80,11 +80,9 @@ class _Watched:
     """State of one watched job."""
 
     thread: threading.Thread
-    snapshots: deque[Snapshot]
-    history: History | None = None
+    ledger: Ledger
     moment: Moment | None = None
     since: int = 0  # snapshots after the last verdict
-    ledger: Ledger = field(default_factory=Ledger)
 
 
 class Jobs:
@@ -108,7 +106,7 @@ class Jobs:
         if key in self._live or any((old.job.pid, old.job.start_time) == key for old in self._ended):
             return
         thread = threading.Thread(target=self._watch, args=(job,), name=f"iofast-watch-{job.pid}", daemon=True)
-        self._live[key] = _Watched(thread, deque(maxlen=self._window))
+        self._live[key] = _Watched(thread, Ledger(self._window))
         thread.start()
 
     def search(self) -> None:
@@ -151,24 +149,23 @@ class Jobs:
         return None
 
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
-        watched.ledger.before_adding(watched.snapshots)
-        watched.snapshots.append(snapshot)
+        watched.ledger.add(snapshot)
         watched.since += 1
-        if watched.history is None:
-            watched.history = History(snapshot.time_s - snapshot.seconds)
-        verdict = None if watched.moment is None else watched.moment.verdict
-        young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
+        last = watched.moment
+        history = History(snapshot.time_s - snapshot.seconds) if last is None else last.history
+        verdict = None if last is None else last.verdict
+        young = len(watched.ledger.window) < _YOUNG and verdict is not None and not verdict.bound.sure
         if verdict is None or young or watched.since >= _STANDS:
-            verdict = self._verdict(watched, watched.history)
+            verdict = self._verdict(watched, history)
         now = figures(snapshot)
-        watched.history.add(snapshot, now, verdict)
-        watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
+        history.add(snapshot, now, verdict)
+        watched.moment = Moment(snapshot.job, snapshot, now, verdict, history)
         return watched.moment
 
     def _verdict(self, watched: _Watched, history: History) -> Verdict:
-        watched.since, history.sums = 0, watched.ledger.sums(watched.snapshots)
+        watched.since, history.sums = 0, watched.ledger.sums()
         before = None if watched.moment is None else watched.moment.verdict
-        return self._sources.judge(list(watched.snapshots), before)
+        return self._sources.judge(list(watched.ledger.window), before)
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:
         """The last moment of a job, with a note if watching failed. Raises the error if nothing else is watched."""

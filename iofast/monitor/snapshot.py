@@ -94,12 +94,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Samples of one thread's state. `shares` add up to 1 unless there are no samples."""
+    """Samples of one thread's state, and its times. `shares` add up to 1 unless there are no samples."""
 
     samples: int
     shares: dict[Doing, float]
     cpu_s: float | None = None  # on a processor; exact, not sampled
     runnable_s: float | None = None  # queued for a processor; part of RUNNING, as cpu_s
+    ticks_s: float = 0.0  # on a processor, as whole ticks count it
+    states: dict[str, float] = field(default_factory=dict)  # share of samples by letter: R S D T
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,6 @@ class ThreadFigures:
     tid: int
     name: str
     cpu_s: float
-    states: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Phases of a training and of its steps: what an interval belongs to, what of it counts, what hangs; sums of a run."""
 
 import json
-from collections import deque
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -298,11 +297,10 @@ def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
 
 
 def summed(shots: list[Snapshot], window: int = 1000) -> RunSums:
-    kept, ledger = deque[Snapshot](maxlen=window), Ledger()
+    ledger = Ledger(window)
     for shot in shots:
-        ledger.before_adding(kept)
-        kept.append(shot)
-    return ledger.sums(kept)
+        ledger.add(shot)
+    return ledger.sums()
 
 
 def computes(count: int) -> list[Snapshot]:

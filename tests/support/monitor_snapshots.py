@@ -44,7 +44,7 @@ def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[ProcessFigures,
 
 
 def thread(name: str, cpu: float) -> ThreadFigures:
-    return ThreadFigures(900, name, cpu, {"R": cpu, "S": 1.0 - cpu})
+    return ThreadFigures(900, name, cpu)
 
 
 def stacks(

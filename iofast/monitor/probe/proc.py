@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from iofast.monitor.probe.family import Family, peers_of
-from iofast.monitor.probe.states import Gone, Taken, Thread, folder, grown, parse_stat, read_stat
+from iofast.monitor.probe.states import Gone, Thread, folder, grown, parse_stat, read_stat
 from iofast.monitor.snapshot import Doing, Job, Looks, ProcessFigures, ThreadFigures
 
 AUTOGRAD: Final = "pt_autograd_"
 LOADER_THREADS: Final = ("iofast-", "pt_data_pin")
 _NAMED: Final = (AUTOGRAD, *LOADER_THREADS)
-_IN_TURN: Final = 4  # workers, loader threads and other ranks in one look
+_IN_TURN: Final = 4  # workers and other ranks in one look
 _MOST_OPEN: Final = 256  # threads with open files, of perhaps 1024 descriptors in all
 _AGAIN_S: Final = 0.2  # between two searches for processes, at least
 _SETTLED_S: Final = 10.0  # every take searches for so long after a change, as processes name themselves late,
@@ -37,7 +37,7 @@ class _Process(Thread):
         if new:
             self._counts = dict.fromkeys(self._counts, 0)
 
-    def figures(self, main: Taken) -> ProcessFigures:
+    def figures(self, main: Looks) -> ProcessFigures:
         """Figures since the last call, with those of its main thread; of an ended process what was read last."""
         before, self._counts = self._counts, self._count()
         counts = grown(self._counts, before)
@@ -46,8 +46,8 @@ class _Process(Thread):
             start_time=self.start_time,
             role=self.role,
             name=self._of_all.name,
-            cpu_s=max(counts["cpu_s"], main.seconds["cpu_s"]),
-            runnable_s=main.seconds.get("waited_s"),
+            cpu_s=max(counts["cpu_s"], main.ticks_s),
+            runnable_s=main.runnable_s,
             states=main.states,
             read_bytes=counts.get("read_bytes:"),
             read_calls_bytes=counts.get("rchar:"),
@@ -102,7 +102,6 @@ class ProcProbe:
             try:
                 look()
             except Gone:
-                self._threads.pop(thread.tid, None)
                 self._end(key for key in self._kin if key[0] == thread.tid)
         with contextlib.suppress(OSError):
             children = self._main.read("children")
@@ -146,7 +145,6 @@ class ProcProbe:
                     self._threads[tid] = name, Thread(tid, tasks / str(tid), new=self._started)
         self._tids, self._young = tids, fresh
         self._in_turn = [(each, each.state) for each in self._kin.values() if each.role == "worker"]
-        self._in_turn += [(thread, thread.state) for _, thread in self._threads.values()]
         self._in_turn += [(thread, thread.look) for thread in self._ranks.values()]
 
     def take(self) -> tuple[Looks, tuple[ProcessFigures, ...], tuple[ThreadFigures, ...]]:
@@ -160,16 +158,14 @@ class ProcProbe:
         processes = [self._main.figures(main)]
         processes += [each.figures(each.take()) for each in (*self._kin.values(), *self._ended)]
         self._ended = []
-        named = [(thread.tid, name, thread.take()) for name, thread in self._threads.values()]
+        threads = tuple(ThreadFigures(tid, name, each.take().ticks_s) for tid, (name, each) in self._threads.items())
         ranks = {rank: thread.take() for rank, thread in self._ranks.items()}
-        self.peers = {rank: each.doings.get(Doing.QUEUE, 0.0) for rank, each in ranks.items() if each.looks}
-        if Doing.UNSEEN in main.doings and not self._main.told:
+        self.peers = {rank: each.shares.get(Doing.QUEUE, 0.0) for rank, each in ranks.items() if each.samples}
+        if Doing.UNSEEN in main.shares and not self._main.told:
             self.notes["wchan"] = (
                 f"what the training thread waits in cannot be seen: /proc/{self.job.pid}/wchan says nothing "
                 "(another user's process, or a kernel without kallsyms), so its sleep may be waiting for data"
             )
         if processes[0].read_bytes is None:
             self.notes["io"] = f"bytes read and written cannot be seen: /proc/{self.job.pid}/io may not be read"
-        looks = Looks(main.looks, main.doings, main.seconds.get("ran_s"), main.seconds.get("waited_s"))
-        threads = (ThreadFigures(tid, name, each.seconds["cpu_s"], each.states) for tid, name, each in named)
-        return looks, tuple(processes), tuple(threads)
+        return main, tuple(processes), threads

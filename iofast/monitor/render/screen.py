@@ -7,7 +7,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, TextIO
 
 from rich.console import Console, Group
@@ -81,14 +81,16 @@ class Screen(MomentView):
                 self.redraw()
         return False
 
-    def pause(self) -> None:
-        """Restore the terminal while the monitor is stopped."""
+    def _leave(self) -> None:
         self._live.stop()
         if self._keys:
             self._keys.close()
 
-    def resume(self) -> None:
-        """Draw again after `pause`."""
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Restore the terminal, for as long as the monitor is stopped."""
+        self._leave()
+        yield
         self._live.start()
         self._keys = _Keys() if self._keys else None
         self.redraw()
@@ -96,7 +98,7 @@ class Screen(MomentView):
     def close(self, moments: Sequence[Moment]) -> None:
         """Leave the screen and print a line for each job."""
         try:
-            self.pause()
+            self._leave()
             for moment in moments:
                 self._console.print(Text(f"iofast monitor: {wording.summary(moment)}"), soft_wrap=True)
         except OSError:  # the window was closed
