@@ -61,7 +61,7 @@ def _alone(snapshot: Snapshot) -> Phase:
         return Phase.PAUSED
     stacks = snapshot.stacks
     for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
-        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.PART:
+        if stacks is not None and stacks.main[frame] >= thresholds.PART * stacks.looks:
             return phase
     return Phase.TRAINING
 

@@ -5,6 +5,7 @@ judges a list of snapshots, tests write them by hand, and `--json` prints them. 
 are seconds, sizes bytes; counts and times are those of the interval.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -175,8 +176,8 @@ class WaitSite:
     function: str
     call: str  # queue.get, multiprocessing.Queue.get, time.sleep, .item(), ...
     source: WaitSource
-    loader: bool
-    share: float  # of the stack samples
+    loader: bool = False
+    share: float = 0.0  # of the stack samples; 0 where they are counted
 
     @property
     def place(self) -> str:
@@ -185,18 +186,21 @@ class WaitSite:
         return f"`{self.function}`, {self.file.rpartition('/')[2]}:{self.line}{call}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StackFigures:
-    """Stack samples of a burst, counted."""
+    """Stack samples of one or more bursts, counted."""
 
-    looks: int  # of the training thread
-    main: dict[Frame, float]
-    worker_looks: int
-    workers: dict[WorkerTask, float]
-    waits: tuple[WaitSite, ...] = ()
+    main: Counter[Frame] = field(default_factory=Counter)  # of the training thread
+    workers: Counter[WorkerTask] = field(default_factory=Counter)  # and of the loader's threads
+    waits: Counter[WaitSite] = field(default_factory=Counter)
     stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen
     compiled: bool = False  # torch/_dynamo or torch/_inductor was seen
+
+    @property
+    def looks(self) -> int:
+        """Of the training thread."""
+        return self.main.total()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Figures of several intervals of one job together; a figure is None if no interval has it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
@@ -15,7 +15,6 @@ from iofast.monitor.snapshot import (
     LoaderFigures,
     ProcessFigures,
     Snapshot,
-    StackFigures,
     WaitSite,
     WaitSource,
     WorkerTask,
@@ -81,16 +80,17 @@ class Training:
         self.frame_looks = sum(one.looks for one in self.stacks)
         self.trains = any(one.trains or LOADER & one.main.keys() for one in self.stacks)  # a training loop, or a loader
         # lines that wait for the device, and at which the thread waits or makes a batch; most stack samples first
-        sites = _pooled(self.stacks)
+        pooled = sum((one.waits for one in self.stacks), Counter[WaitSite]()).items()
+        sites = [replace(site, share=count / self.frame_looks) for site, count in pooled]
+        sites.sort(key=lambda site: (-site.share, site.file, site.line, site.call))
         self.syncs = [site for site in sites if site.source is WaitSource.DEVICE]
         self.waits = [site for site in sites if site.source is not WaitSource.DEVICE]
         self.longest_wait = next((site for site in self.waits if site.share >= thresholds.NOTICE), None)
         # shares of the workers' tasks among their stack samples, starved ones left out; {} without any
         tasks = list[WorkerTask](what for what in WorkerTask if what is not WorkerTask.STARVED)
-        counts = {what: fsum(one.worker_looks * one.workers.get(what, 0.0) for one in found) for what in tasks}
-        whole = fsum(counts.values())
-        self.work = {what: count / whole for what, count in counts.items()} if whole > 0 else {}
-        self.work_looks = fsum(one.worker_looks * (1.0 - one.workers.get(WorkerTask.STARVED, 0.0)) for one in found)
+        counts = {what: sum(one.workers[what] for one in found) for what in tasks}
+        self.work_looks = sum(counts.values())
+        self.work = {what: count / self.work_looks for what, count in counts.items()} if self.work_looks else {}
 
     def _add_machine(self) -> None:
         """Devices and processors; the means are over intervals, None if unknown."""
@@ -162,7 +162,7 @@ class Training:
         """Share of stack samples in any of these frames; None without stacks."""
         if not self.frame_looks:
             return None
-        return fsum(one.looks * one.main.get(frame, 0.0) for one in self.stacks for frame in which) / self.frame_looks
+        return sum(one.main[frame] for one in self.stacks for frame in which) / self.frame_looks
 
     def processes(self, role: str) -> list[_Part]:
         """Processes of that role, each with the seconds of its interval."""
@@ -221,17 +221,6 @@ class Training:
         if whole > 1.2 * self.seconds:  # they run side by side
             whole = self.seconds
         return clamped(fsum(value for value, _ in known) / whole)
-
-
-def _pooled(bursts: Sequence[StackFigures]) -> list[WaitSite]:
-    """Sites of several bursts as one list, the largest share first."""
-    looks = sum(one.looks for one in bursts)
-    shares = defaultdict[WaitSite, list[float]](list)
-    for one in bursts:
-        for site in one.waits:
-            shares[replace(site, share=0.0)].append(site.share * one.looks)
-    found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
-    return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
 
 
 def mean(values: Iterable[float | None]) -> float | None:

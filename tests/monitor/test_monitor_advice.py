@@ -140,7 +140,7 @@ SILENT: list[tuple[str, Verdict, Changes]] = [
     ("persistent_workers", STARTS, BUSY),
     ("page_cache", STORAGE, ASLEEP),
     ("stage", REMOTE, FAST),
-    ("uint8", TRANSFER, seen({Frame.TRANSFER: 0.05})),
+    ("uint8", TRANSFER, seen({Frame.TRANSFER: 0.05, Frame.FORWARD: 0.95})),
     ("slow_rank", TALK, {}),
     ("pin_memory", TRANSFER, {}),
     ("pin_memory", TRANSFER, {**COPIES, **FAST}),

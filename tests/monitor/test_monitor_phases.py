@@ -264,12 +264,12 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
     """Stacks show the time of the host. On a CPU that is all the work; with a GPU it is only launching and waiting."""
-    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
+    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02}, 50)
     verdict = classify(training(doing=HOST, idle=None, stacks=seen))
     assert verdict.bound is Bound.COMPUTE
     (evidence,) = [one for one in verdict.evidence if one.name == "stack_phases"]
     assert evidence.value == pytest.approx(0.6)
-    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 stack samples"
+    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 2000 stack samples"
     judged = moment(5, last=verdict, loaders=())
     assert wording.summary(judged).endswith(" · " + evidence.text)
     for silent in (training(doing=BUSY, idle=0.02, stacks=seen), training(doing=HOST, idle=None)):

@@ -7,8 +7,7 @@ import pytest
 from proc_folder import TRAIN, ProcFolder, job, running, until
 
 from iofast.monitor.find import job_of
-from iofast.monitor.probe.family import Family
-from iofast.monitor.probe.proc import ProcProbe
+from iofast.monitor.probe.proc import Family, ProcProbe
 from iofast.monitor.probe.states import Gone, doing_by_function
 from iofast.monitor.snapshot import Doing
 

@@ -95,7 +95,7 @@ class Seen:
     """What one stack of the training thread shows.
 
     `inline`: the calls within the loader, if it works here. `wait`: where the thread waits, or makes a batch, except in
-    PyTorch's loader or ours; its share is unknown. `trains`: it is in a training loop.
+    PyTorch's loader or ours. `trains`: it is in a training loop.
     """
 
     frame: Frame
@@ -216,8 +216,7 @@ def _sync(calls: Sequence[Call], name: str) -> Seen:
     """At the innermost line of the user's code; without one, of a framework other than PyTorch."""
     at = next((c for c in calls if c.user), None)
     at = at or next((c for c in calls if not c.where.startswith(("std/", "torch/"))), None)
-    site = at and WaitSite(at.path, at.line, at.name, name, WaitSource.DEVICE, loader=False, share=0.0)
-    return Seen(Frame.SYNC, wait=site)
+    return Seen(Frame.SYNC, wait=None if at is None else WaitSite(at.path, at.line, at.name, name, WaitSource.DEVICE))
 
 
 def _validates(call: Call) -> bool:
