@@ -102,8 +102,9 @@ class History:
     intervals: int = 0
     sums: RunSums | None = None  # up to the last judgement
 
-    def add(self, snapshot: Snapshot, now: Figures, verdict: Verdict) -> None:
-        """Add an interval, its figures, and the verdict at its end."""
+    def add(self, snapshot: Snapshot, verdict: Verdict) -> "Moment":
+        """Add an interval, and the verdict at its end."""
+        now = figures(snapshot)
         end = snapshot.time_s - self.started_s
         start = end - snapshot.seconds
         self.recent.append(now)
@@ -116,6 +117,7 @@ class History:
             start, bounds = self.spans.pop().start_s, [*bounds, *([last.stall] if last.stall else [])]
         widest = Band(min(one.low for one in bounds), max(one.high for one in bounds)) if bounds else None
         self.spans.append(Span(start, end, verdict.bound, verdict.cause, widest))
+        return Moment(snapshot.job, snapshot, now, verdict, self)
 
     @property
     def seconds(self) -> float:
