@@ -75,8 +75,7 @@ class Training:
         self.looks = sum(max(0, one.main.samples) for one in every)
         seen = {what: fsum(one.main.samples * one.main.shares.get(what, 0.0) for one in every) for what in Doing}
         self.doing = {what: count / max(1, self.looks) for what, count in seen.items()}  # shares of the samples
-        found = [one.stacks for one in every if one.stacks is not None]
-        self.stacks = tuple(one for one in found if one.looks > 0)
+        self.stacks = tuple(one.stacks for one in every if one.stacks is not None and one.stacks.looks)
         self.frame_looks = sum(one.looks for one in self.stacks)
         self.trains = any(one.trains or LOADER & one.main.keys() for one in self.stacks)  # a training loop, or a loader
         # lines that wait for the device, and at which the thread waits or makes a batch; most stack samples first
@@ -88,7 +87,7 @@ class Training:
         self.longest_wait = next((site for site in self.waits if site.share >= thresholds.NOTICE), None)
         # shares of the workers' tasks among their stack samples, starved ones left out; {} without any
         tasks = list[WorkerTask](what for what in WorkerTask if what is not WorkerTask.STARVED)
-        counts = {what: sum(one.workers[what] for one in found) for what in tasks}
+        counts = {what: sum(one.workers[what] for one in self.stacks) for what in tasks}
         self.work_looks = sum(counts.values())
         self.work = {what: count / self.work_looks for what, count in counts.items()} if self.work_looks else {}
 
