@@ -372,3 +372,8 @@ def test_a_watched_job_has_sums() -> None:
     jobs.close()
     assert run["seconds"] == pytest.approx(12.0)
     assert set(run["computed"]) == {"low", "high"}
+
+
+def test_a_phase_that_few_stack_samples_show_is_none() -> None:
+    seen = stacks({Frame.VALIDATION: 0.1, Frame.FORWARD: 0.9}, looks=20)
+    assert phases(training(4, doing=BUSY, stacks=seen)) == (Phase.TRAINING,) * 4

@@ -278,3 +278,18 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
     if verdict.bound is Bound.INPUT:
         assert verdict.stall is not None
         assert verdict.stall.low >= BOUND
+
+
+def test_bursts_that_differ_widen_the_bounds() -> None:
+    def width(*bursts: dict[Frame, float]) -> float:
+        found = exposed(Training([snapshot(idle=None, stacks=stacks(burst)) for burst in bursts * 10]))
+        assert found is not None
+        return found.width
+
+    half = {Frame.LOADER_WAIT: 0.5, FORWARD: 0.5}
+    assert width({Frame.LOADER_WAIT: 1.0}, {FORWARD: 1.0}) > 2 * width(half, half)
+
+
+def test_a_line_that_waits_for_the_device_waits_for_no_batch() -> None:
+    seen = stacks({SYNC: 0.5, FORWARD: 0.5}, waits=(SITE,))
+    assert classify(training(doing=HOST, idle=0.5, stacks=seen)).waits is None
