@@ -64,13 +64,13 @@ def _request(args: argparse.Namespace) -> Request:
 def _compare(request: Request) -> int:
     from pathlib import Path
 
-    from iofast.monitor.render.printed import compare, share_of
+    from iofast.monitor.render.printed import compare, share_of, slower
 
     before, after = (Path(each) for each in request.compare or ())
-    found = compare(before, after)
+    table, rate = compare(before, after)
     if not request.quiet:
-        print(found.markdown())
-    return 4 if request.fail_slower is not None and found.slower(share_of(request.fail_slower)) else 0
+        print(table)
+    return 4 if request.fail_slower is not None and slower(rate, share_of(request.fail_slower)) else 0
 
 
 def _watch(request: Request, program: Program | None) -> int:
@@ -80,7 +80,7 @@ def _watch(request: Request, program: Program | None) -> int:
     if program is None:
         return Follow(request, machine(request)).run()
     follow = Follow(request, machine(request, program.pid), lambda: program.poll() is None)
-    program.stopping = follow.stopping
+    program.aside = follow.aside
     return follow.run()
 
 

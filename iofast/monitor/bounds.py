@@ -24,9 +24,8 @@ D and the device idles N, so max(0, D + N - T) to min(D, N) is lost to the step.
 from collections.abc import Collection
 from math import fsum, sqrt
 
-from iofast.monitor import thresholds
-from iofast.monitor.findings import Band, Evidence, StallBounds, longer
-from iofast.monitor.probe.family import WORKER
+from iofast.monitor.findings import Band, StallBounds
+from iofast.monitor.probe.proc import WORKER
 from iofast.monitor.snapshot import LOADER, Doing, Frame, Tier, WaitSource, clamped
 from iofast.monitor.training import Training
 
@@ -94,8 +93,7 @@ def _frames(training: Training, which: Collection[Frame]) -> Band:
     bursts = training.stacks
     looks = training.frame_looks / (1.0 + _ALIKE * (training.frame_looks / len(bursts) - 1.0))
     if len(bursts) >= 3 and 0 < share < 1:
-        off = (fsum(one.main.get(frame, 0.0) for frame in which) - share for one in bursts)
-        scatter = fsum((one.looks * by) ** 2 for one, by in zip(bursts, off, strict=True))
+        scatter = fsum((sum(one.main[frame] for frame in which) - share * one.looks) ** 2 for one in bursts)
         variance = scatter * len(bursts) / (len(bursts) - 1) / training.frame_looks**2
         if variance > 0:
             looks = min(looks, max(float(len(bursts)), share * (1 - share) / variance))
@@ -138,14 +136,6 @@ def interference(training: Training, stall: StallBounds | None) -> Band | None:
         short = min(long, max(short, (training.running or 0.0) * (1.0 - _taking(training))))
     low, high = min(low, long / 2), min(high, short - _least(training, short))
     return Band(min(low / (long - low), high / (short - high)), high / (short - high))
-
-
-def evidence_of(found: Band | None, training: Training) -> tuple[Evidence, ...]:
-    """What the figure rests on, if a step may be longer by a share worth a notice."""
-    if found is None or found.high < thresholds.NOTICE or training.queued is None:
-        return ()
-    queued = f"the training thread is ready to run and has no processor {training.queued:.0%} of the time"
-    return (Evidence("main_queued", training.queued, queued), Evidence("interference", found.middle, longer(found)))
 
 
 def _least(training: Training, step: float) -> float:

@@ -10,8 +10,7 @@ from typing import Final
 
 from iofast.errors import IofastError
 from iofast.meter import pages
-from iofast.monitor.probe.family import WORKER, rank_of
-from iofast.monitor.probe.proc import AUTOGRAD, LOADER_THREADS
+from iofast.monitor.probe.proc import TRAINING_THREADS, WORKER, rank_of
 from iofast.monitor.probe.states import (
     TICKS,
     Gone,
@@ -197,7 +196,7 @@ def _has_named_threads(pid: int) -> bool:
     with contextlib.suppress(OSError):
         for tid in os.listdir(tasks)[:_MOST_THREADS]:
             with contextlib.suppress(OSError):
-                if (tasks / tid / "comm").read_text(errors="replace").startswith((AUTOGRAD, *LOADER_THREADS)):
+                if (tasks / tid / "comm").read_text(errors="replace").startswith(TRAINING_THREADS):
                     return True
     return False
 

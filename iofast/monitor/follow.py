@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TextIO
 
 from iofast.monitor.find import MonitorError
@@ -62,13 +62,9 @@ class Follow:
     def _close(self, view: MomentView) -> None:
         view.close(self._jobs.moments())
 
-    def stopping(self) -> Callable[[], None]:
-        """Hide the screen before the monitor is stopped. The returned function shows it again."""
-        screen = self._screen
-        if screen is None:
-            return lambda: None
-        screen.pause()
-        return screen.resume
+    def aside(self) -> AbstractContextManager[None]:
+        """Hide the screen while the monitor is stopped."""
+        return nullcontext() if self._screen is None else self._screen.aside()
 
     def _step(self) -> None:
         moment = self._jobs.next(_WAIT_S)
@@ -146,9 +142,8 @@ def _stopped_and_ended(follow: Follow) -> Iterator[None]:
         raise SystemExit(128 + number)
 
     def stopped(_number: int, _: object) -> None:
-        again = follow.stopping()
-        signal.raise_signal(signal.SIGSTOP)
-        again()
+        with follow.aside():
+            signal.raise_signal(signal.SIGSTOP)
 
     handlers = {signal.SIGTERM: ended, signal.SIGHUP: ended, signal.SIGTSTP: stopped}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -5,13 +5,13 @@ alone (by `kill`, by a batch system) are passed on. A thread takes signals with 
 the sender: a signal of the terminal has reached the program already and must not reach it twice.
 """
 
-import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 _PASSED = (
     signal.SIGINT,
@@ -31,12 +31,11 @@ _PR_SET_PTRACER = 0x59616D61
 class Program(subprocess.Popen[bytes]):
     """A running program. Raises OSError when it cannot be started. A context manager, which waits for its end.
 
-    `stopping`, if set, is called before Ctrl-Z stops us, and returns a function to call when we continue: a screen is
-    put away and drawn again.
+    Ctrl-Z stops us within `aside`, which puts a screen away and draws it again.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        self.stopping: Callable[[], Callable[[], None]] | None = None
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # before the start: no signal gets lost
         # Under Yama's scope 1 a process may trace its descendants alone: py-spy, which we start, is no ancestor of the
         # program. The program may name one more tracer (prctl(2), PR_SET_PTRACER): us, and with us our descendants.
@@ -70,14 +69,12 @@ class Program(subprocess.Popen[bytes]):
             if info.si_code != _FROM_TERMINAL and info.si_pid != self.pid:
                 self._send(number)
             if number is signal.SIGTSTP:
-                resume = self.stopping() if self.stopping is not None else None
-                signal.raise_signal(signal.SIGSTOP)  # os.kill would let this thread run on, and continue it
-                self._send(signal.SIGCONT)
-                if resume is not None:
-                    resume()
+                with self.aside():
+                    signal.raise_signal(signal.SIGSTOP)  # os.kill would let this thread run on, and continue it
+                    self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(PermissionError):  # a setuid program
+        with suppress(PermissionError):  # a setuid program
             self.send_signal(number)
 
     def __exit__(self, *_: object) -> None:

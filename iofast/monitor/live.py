@@ -10,13 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from iofast.monitor.find import LEAST_AGE_S, MonitorError, ProcessTable, find_jobs, job_of
 from iofast.monitor.findings import Verdict
 from iofast.monitor.phases import Ledger
 from iofast.monitor.probe.nvml import NvmlProbe
-from iofast.monitor.render.moment import History, Moment, figures
+from iofast.monitor.render.moment import History, Moment
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
 from iofast.monitor.verdict import classify
@@ -71,20 +72,14 @@ def machine(request: Request, program: int | None = None) -> Sources:
     return Sources(find, lambda job: Watch(job, request, nvml), classify)
 
 
-# News of a thread: a snapshot or the end of a job; without a key the jobs of a search.
-_News = tuple[Key | None, Snapshot | Sequence[Job] | Exception]
-
-
 @dataclass(slots=True)
 class _Watched:
     """State of one watched job."""
 
     thread: threading.Thread
-    snapshots: deque[Snapshot]
-    history: History | None = None
+    ledger: Ledger
     moment: Moment | None = None
     since: int = 0  # snapshots after the last verdict
-    ledger: Ledger = field(default_factory=Ledger)
 
 
 class Jobs:
@@ -96,7 +91,7 @@ class Jobs:
 
     def __init__(self, sources: Sources, window: int = WINDOW) -> None:
         self._sources, self._window = sources, window
-        self._news: queue.Queue[_News] = queue.Queue(_WAITING)
+        self._news: queue.Queue[Callable[[], Moment | None]] = queue.Queue(_WAITING)  # what a thread has for `next`
         self._live: dict[Key, _Watched] = {}
         self._ended: deque[Moment] = deque(maxlen=_ENDED)
         self._stop = threading.Event()
@@ -108,7 +103,7 @@ class Jobs:
         if key in self._live or any((old.job.pid, old.job.start_time) == key for old in self._ended):
             return
         thread = threading.Thread(target=self._watch, args=(job,), name=f"iofast-watch-{job.pid}", daemon=True)
-        self._live[key] = _Watched(thread, deque(maxlen=self._window))
+        self._live[key] = _Watched(thread, Ledger(self._window))
         thread.start()
 
     def search(self) -> None:
@@ -120,55 +115,50 @@ class Jobs:
         try:
             with contextlib.closing(self._sources.watch(job)) as watcher:
                 while not self._stop.is_set():
-                    snapshot = watcher.interval()
+                    news = partial(self._judge, self._live[key], watcher.interval())
                     with contextlib.suppress(queue.Full):
-                        self._news.put_nowait((key, snapshot))
+                        self._news.put_nowait(news)
         except Exception as error:  # `next` raises it, or treats it as the end of the job
-            self._news.put((key, error))
+            self._news.put(partial(self._over, key, error))
 
     def _search(self) -> None:
         while not self._stop.is_set():
             try:
-                self._news.put((None, self._sources.find()))
+                self._news.put(partial(self._found, self._sources.find()))
             except Exception as error:
-                self._news.put((None, error))
+                self._news.put(partial(self._over, None, error))
                 return
             self._stop.wait(SEARCH_S[bool(self._live)])
 
     def next(self, timeout: float) -> Moment | None:
         """The next moment of a job, None after `timeout` seconds. Raises errors of watching."""
         try:
-            key, news = self._news.get(timeout=timeout)
+            news = self._news.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(news, Exception):
-            return self._over(key, news)
-        if key is not None and isinstance(news, Snapshot):
-            return self._judge(self._live[key], news)
+        return news()
+
+    def _found(self, jobs: Sequence[Job]) -> None:
         self.searches += 1
-        for job in news if not isinstance(news, Snapshot) else ():
+        for job in jobs:
             self.add(job)
-        return None
 
     def _judge(self, watched: _Watched, snapshot: Snapshot) -> Moment:
-        watched.ledger.before_adding(watched.snapshots)
-        watched.snapshots.append(snapshot)
+        watched.ledger.add(snapshot)
         watched.since += 1
-        if watched.history is None:
-            watched.history = History(snapshot.time_s - snapshot.seconds)
-        verdict = None if watched.moment is None else watched.moment.verdict
-        young = len(watched.snapshots) < _YOUNG and verdict is not None and not verdict.bound.sure
+        last = watched.moment
+        history = History(snapshot.time_s - snapshot.seconds) if last is None else last.history
+        verdict = None if last is None else last.verdict
+        young = len(watched.ledger.window) < _YOUNG and verdict is not None and not verdict.bound.sure
         if verdict is None or young or watched.since >= _STANDS:
-            verdict = self._verdict(watched, watched.history)
-        now = figures(snapshot)
-        watched.history.add(snapshot, now, verdict)
-        watched.moment = Moment(snapshot.job, snapshot, now, verdict, watched.history)
+            verdict = self._verdict(watched, history)
+        watched.moment = history.add(snapshot, verdict)
         return watched.moment
 
     def _verdict(self, watched: _Watched, history: History) -> Verdict:
-        watched.since, history.sums = 0, watched.ledger.sums(watched.snapshots)
+        watched.since, history.sums = 0, watched.ledger.sums()
         before = None if watched.moment is None else watched.moment.verdict
-        return self._sources.judge(list(watched.snapshots), before)
+        return self._sources.judge(list(watched.ledger.window), before)
 
     def _over(self, key: Key | None, error: Exception) -> Moment | None:
         """The last moment of a job, with a note if watching failed. Raises the error if nothing else is watched."""

@@ -61,7 +61,7 @@ def _alone(snapshot: Snapshot) -> Phase:
         return Phase.PAUSED
     stacks = snapshot.stacks
     for frame, phase in _BY_FRAMES if stacks is not None and stacks.looks > 0 else ():
-        if stacks is not None and stacks.main.get(frame, 0.0) >= thresholds.PART:
+        if stacks is not None and stacks.main[frame] >= thresholds.PART * stacks.looks:
             return phase
     return Phase.TRAINING
 
@@ -148,28 +148,30 @@ class RunSums:
 
 
 class Ledger:
-    """Sums of one job. Of the newest snapshots, which are in a window, `_unsummed` are not in `_past` yet."""
+    """The newest snapshots of one job, and sums of all. Of those in the window `_unsummed` are not in `_past` yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        self.window = deque[Snapshot](maxlen=longest)
         self._past, self._waited = dict.fromkeys(Phase, 0.0), Band(0.0, 0.0)  # seconds
         self._unsummed = 0
 
-    def before_adding(self, window: deque[Snapshot]) -> None:
-        """Must be called before each snapshot is added to `window`: its oldest snapshot may then fall out."""
-        if self._unsummed == window.maxlen:
+    def add(self, snapshot: Snapshot) -> None:
+        """Add one to the window, whose oldest may then fall out."""
+        if self._unsummed == self.window.maxlen:
             older = (self._unsummed + 1) // 2
-            self._past, self._waited = self._with(window, 0, older)
+            self._past, self._waited = self._with(0, older)
             self._unsummed -= older
         self._unsummed += 1
+        self.window.append(snapshot)
 
-    def sums(self, window: deque[Snapshot]) -> RunSums:
+    def sums(self) -> RunSums:
         """Sums since watching began."""
-        spent, waits = self._with(window, len(window) - self._unsummed, len(window))
+        spent, waits = self._with(len(self.window) - self._unsummed, len(self.window))
         seconds = fsum(spent.values())
         share = {phase: its / max(seconds, 1e-9) for phase, its in spent.items()}
         waited, training = Band(waits.low / max(seconds, 1e-9), waits.high / max(seconds, 1e-9)), share[Phase.TRAINING]
         idle = share[Phase.WARM_UP] + share[Phase.BETWEEN] + share[Phase.CHECKPOINT] + share[Phase.PAUSED]
-        devices = max((len(own_devices(one.devices)) for one in window), default=0)
+        devices = max((len(own_devices(one.devices)) for one in self.window), default=0)
         hours = devices * seconds / 3600
         return RunSums(
             seconds=seconds,
@@ -184,9 +186,9 @@ class Ledger:
             lost_gpu_hours=Band(hours * (idle + waited.low), hours * (idle + waited.high)) if devices else None,
         )
 
-    def _with(self, window: Sequence[Snapshot], start: int, stop: int) -> tuple[dict[Phase, float], Band]:
+    def _with(self, start: int, stop: int) -> tuple[dict[Phase, float], Band]:
         """The past, and the snapshots from `start` to `stop`, by the phases that the whole window shows."""
-        found = list(zip(window, phases(window), strict=True))[start:stop]
+        found = list(zip(self.window, phases(self.window), strict=True))[start:stop]
         spent, waited = _spent([one for one, _ in found], [phase for _, phase in found])
         both = {phase: its + spent.get(phase, 0.0) for phase, its in self._past.items()}
         return both, Band(self._waited.low + waited.low, self._waited.high + waited.high)

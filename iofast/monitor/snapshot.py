@@ -5,6 +5,7 @@ judges a list of snapshots, tests write them by hand, and `--json` prints them. 
 are seconds, sizes bytes; counts and times are those of the interval.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -63,6 +64,7 @@ class WaitSource(StrEnum):
     EVENTS = "events"  # of an asyncio loop
     FILE = "file"  # reads by itself
     TIMER = "timer"  # sleeps by itself
+    DEVICE = "device"  # .item(), .cpu() and the like
     NONE = "none"  # works by itself
 
 
@@ -93,12 +95,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Samples of one thread's state. `shares` add up to 1 unless there are no samples."""
+    """Samples of one thread's state, and its times. `shares` add up to 1 unless there are no samples."""
 
     samples: int
     shares: dict[Doing, float]
     cpu_s: float | None = None  # on a processor; exact, not sampled
     runnable_s: float | None = None  # queued for a processor; part of RUNNING, as cpu_s
+    ticks_s: float = 0.0  # on a processor, as whole ticks count it
+    states: dict[str, float] = field(default_factory=dict)  # share of samples by letter: R S D T
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,6 @@ class ThreadFigures:
     tid: int
     name: str
     cpu_s: float
-    states: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +164,8 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncSite:
-    """A line of the program at which the host waits for the device."""
-
-    file: str
-    line: int
-    call: str  # .item(), .cpu(), ...
-    share: float  # of the stack samples
-
-
-@dataclass(frozen=True, slots=True)
 class WaitSite:
-    """A line of the program at which the training thread waits, or makes a batch itself.
+    """A line of the program at which the training thread waits, also for the device, or makes a batch itself.
 
     `function` contains the line, `call` is the function called there ("" if the line works), `loader` says whether a
     training loop gets its batch there; otherwise the reason of the wait is unknown.
@@ -181,10 +174,10 @@ class WaitSite:
     file: str
     line: int
     function: str
-    call: str  # queue.get, multiprocessing.Queue.get, time.sleep, ...
+    call: str  # queue.get, multiprocessing.Queue.get, time.sleep, .item(), ...
     source: WaitSource
-    loader: bool
-    share: float  # of the stack samples
+    loader: bool = False
+    share: float = 0.0  # of the stack samples; 0 where they are counted
 
     @property
     def place(self) -> str:
@@ -193,19 +186,21 @@ class WaitSite:
         return f"`{self.function}`, {self.file.rpartition('/')[2]}:{self.line}{call}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StackFigures:
-    """Stack samples of a burst, counted."""
+    """Stack samples of one or more bursts, counted."""
 
-    looks: int  # of the training thread
-    main: dict[Frame, float]
-    worker_looks: int
-    workers: dict[WorkerTask, float]
-    syncs: tuple[SyncSite, ...] = ()
-    waits: tuple[WaitSite, ...] = ()
+    main: Counter[Frame] = field(default_factory=Counter)  # of the training thread
+    workers: Counter[WorkerTask] = field(default_factory=Counter)  # and of the loader's threads
+    waits: Counter[WaitSite] = field(default_factory=Counter)
     stands: dict[int, WaitSite] = field(default_factory=dict)  # by pid: a place of its main thread
     trains: bool = False  # a training loop, a backward pass or an optimizer was seen
     compiled: bool = False  # torch/_dynamo or torch/_inductor was seen
+
+    @property
+    def looks(self) -> int:
+        """Of the training thread."""
+        return self.main.total()
 
 
 @dataclass(frozen=True, slots=True)

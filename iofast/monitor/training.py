@@ -1,11 +1,10 @@
 """Figures of several intervals of one job together; a figure is None if no interval has it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from operator import itemgetter
-from typing import TypeVar
 
 from iofast.monitor import thresholds
 from iofast.monitor.probe.proc import LOADER_THREADS
@@ -16,7 +15,6 @@ from iofast.monitor.snapshot import (
     LoaderFigures,
     ProcessFigures,
     Snapshot,
-    SyncSite,
     WaitSite,
     WaitSource,
     WorkerTask,
@@ -27,7 +25,6 @@ from iofast.monitor.snapshot import (
 )
 
 _Part = tuple[float, ProcessFigures]  # seconds of an interval, and a process in it
-Site = TypeVar("Site", SyncSite, WaitSite)
 FEW = 8  # stack samples below which an absence means nothing
 TWICE = 1.5  # stack samples: something seen once may be chance
 _UNUSED = 0.99  # idle share above which a device that is not known to be this job's does not count
@@ -78,20 +75,21 @@ class Training:
         self.looks = sum(max(0, one.main.samples) for one in every)
         seen = {what: fsum(one.main.samples * one.main.shares.get(what, 0.0) for one in every) for what in Doing}
         self.doing = {what: count / max(1, self.looks) for what, count in seen.items()}  # shares of the samples
-        found = [one.stacks for one in every if one.stacks is not None]
-        self.stacks = tuple(one for one in found if one.looks > 0)
+        self.stacks = tuple(one.stacks for one in every if one.stacks is not None and one.stacks.looks)
         self.frame_looks = sum(one.looks for one in self.stacks)
         self.trains = any(one.trains or LOADER & one.main.keys() for one in self.stacks)  # a training loop, or a loader
         # lines that wait for the device, and at which the thread waits or makes a batch; most stack samples first
-        self.syncs = _pooled([(one.syncs, one.looks) for one in self.stacks])
-        self.waits = _pooled([(one.waits, one.looks) for one in self.stacks])
+        pooled = sum((one.waits for one in self.stacks), Counter[WaitSite]()).items()
+        sites = [replace(site, share=count / self.frame_looks) for site, count in pooled]
+        sites.sort(key=lambda site: (-site.share, site.file, site.line, site.call))
+        self.syncs = [site for site in sites if site.source is WaitSource.DEVICE]
+        self.waits = [site for site in sites if site.source is not WaitSource.DEVICE]
         self.longest_wait = next((site for site in self.waits if site.share >= thresholds.NOTICE), None)
         # shares of the workers' tasks among their stack samples, starved ones left out; {} without any
         tasks = list[WorkerTask](what for what in WorkerTask if what is not WorkerTask.STARVED)
-        counts = {what: fsum(one.worker_looks * one.workers.get(what, 0.0) for one in found) for what in tasks}
-        whole = fsum(counts.values())
-        self.work = {what: count / whole for what, count in counts.items()} if whole > 0 else {}
-        self.work_looks = fsum(one.worker_looks * (1.0 - one.workers.get(WorkerTask.STARVED, 0.0)) for one in found)
+        counts = {what: sum(one.workers[what] for one in self.stacks) for what in tasks}
+        self.work_looks = sum(counts.values())
+        self.work = {what: count / self.work_looks for what, count in counts.items()} if self.work_looks else {}
 
     def _add_machine(self) -> None:
         """Devices and processors; the means are over intervals, None if unknown."""
@@ -163,7 +161,7 @@ class Training:
         """Share of stack samples in any of these frames; None without stacks."""
         if not self.frame_looks:
             return None
-        return fsum(one.looks * one.main.get(frame, 0.0) for one in self.stacks for frame in which) / self.frame_looks
+        return sum(one.main[frame] for one in self.stacks for frame in which) / self.frame_looks
 
     def processes(self, role: str) -> list[_Part]:
         """Processes of that role, each with the seconds of its interval."""
@@ -222,17 +220,6 @@ class Training:
         if whole > 1.2 * self.seconds:  # they run side by side
             whole = self.seconds
         return clamped(fsum(value for value, _ in known) / whole)
-
-
-def _pooled(parts: Sequence[tuple[Sequence[Site], int]]) -> list[Site]:
-    """Sites of several bursts as one list, the largest share first. `parts`: sites of a burst and its stack samples."""
-    looks = sum(count for _, count in parts)
-    shares = defaultdict[Site, list[float]](list)
-    for sites, count in parts:
-        for site in sites:
-            shares[replace(site, share=0.0)].append(site.share * count)
-    found = [replace(place, share=fsum(counts) / max(1, looks)) for place, counts in shares.items()]
-    return sorted(found, key=lambda site: (-site.share, site.file, site.line, site.call))
 
 
 def mean(values: Iterable[float | None]) -> float | None:

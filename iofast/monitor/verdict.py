@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from iofast.monitor import thresholds
 from iofast.monitor.advice import advise
-from iofast.monitor.bounds import evidence_of, exposed, interference
+from iofast.monitor.bounds import exposed, interference
 from iofast.monitor.causes import find_cause, waiting
-from iofast.monitor.findings import Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
+from iofast.monitor.findings import Band, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict, longer
 from iofast.monitor.limits import Finding, other_than_input, stalled
 from iofast.monitor.phases import phases, seconds_by_phase
 from iofast.monitor.snapshot import Snapshot, Tier, WaitSite
@@ -115,7 +115,7 @@ def _verdict(case: _Case, finding: Finding, stall: StallBounds | None) -> Verdic
         stall=stall,
         severity=severity(stall),
         interference=beside,
-        evidence=_general(training, stall, site) + evidence_of(beside, training) + finding.evidence,
+        evidence=_general(training, stall, site, beside) + finding.evidence,
         reason=reason,
         tier=stall.tier if stall is not None else Tier.OUTSIDE,
         phases=case.spent,
@@ -194,7 +194,9 @@ def _epoch_starts(case: _Case, steady: StallBounds) -> Verdict | None:
     return _verdict(case, Finding(Bound.INPUT, (evidence,), cause=Cause.EPOCH_START), stall)
 
 
-def _general(training: Training, stall: StallBounds | None, site: WaitSite | None) -> tuple[Evidence, ...]:
+def _general(
+    training: Training, stall: StallBounds | None, site: WaitSite | None, beside: Band | None
+) -> tuple[Evidence, ...]:
     """The evidence of every verdict, as far as it is known."""
     evidence = []
     if stall is not None:
@@ -217,4 +219,8 @@ def _general(training: Training, stall: StallBounds | None, site: WaitSite | Non
         who = f" ({busiest})" if busiest is not None else ""
         text = f"other programs use {training.taken:.1f}{of} cores{who}"
         evidence.append(Evidence("other_cores", training.taken, text))
+    if beside is not None and beside.high >= thresholds.NOTICE and training.queued is not None:
+        text = f"the training thread is ready to run and has no processor {training.queued:.0%} of the time"
+        evidence.append(Evidence("main_queued", training.queued, text))
+        evidence.append(Evidence("interference", beside.middle, longer(beside)))
     return tuple(evidence)

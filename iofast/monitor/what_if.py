@@ -62,7 +62,7 @@ class Situation:
         self.ranks = 1 + len(self.last.peers)  # on this machine: they share its cores, and each gets the same advice
         self.cores = (training.cores or 0.0) / self.ranks  # of this rank; 0 if unknown
         self.free_cores = None if training.idle_cores is None else training.idle_cores / self.ranks
-        looks = sum(one.worker_looks for one in training.stacks)
+        looks = sum(one.workers.total() for one in training.stacks)
         self.starved = 1.0 - training.work_looks / looks if looks else None  # stack samples without work for workers
         sizes = sorted(one.file_bytes for one in every.snapshots if one.file_bytes is not None)
         self.file_bytes = sizes[len(sizes) // 2] if sizes else None  # of the images that workers had open

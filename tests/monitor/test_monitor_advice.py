@@ -13,7 +13,7 @@ from iofast.meter import TrafficStats
 from iofast.monitor.advice import RULES, advise
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
 from iofast.monitor.probe.data_folders import parsed, program_of
-from iofast.monitor.snapshot import Frame, LoaderSource, Snapshot, SyncSite, Tier, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, LoaderSource, Snapshot, Tier, WaitSite, WaitSource, WorkerTask
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify
 from iofast.monitor.what_if import MOST_GAIN, Situation, gain
@@ -76,7 +76,7 @@ BIG = {"file_bytes": 400_000}
 SHARED = system(idle_cores=0.1, other_cores=4.0, busiest="pid 7, cc1, and others")
 RESTING = device(tensor_active=0.0, sm_active=0.8)
 COPIES = seen({Frame.TRANSFER: 0.4, Frame.FORWARD: 0.6})
-SITE = SyncSite("train.py", 12, ".item()", 0.5)
+SITE = WaitSite("train.py", 12, "main", ".item()", WaitSource.DEVICE, False, 0.5)
 ANEW = {**BUSY, "later": {"processes": (MAIN, worker(8, 0.95), worker(9, 0.95))}}
 PINNED, FAST = {"threads": (thread("pt_data_pin", 0.1),)}, {"loaders": (replace(LOADER, kind="FastLoader"),)}
 ASKED = TrafficStats(gets=1000, bytes=30_000_000, read=40_000_000)
@@ -86,7 +86,7 @@ THREADS = {"loaders": (replace(LOADER, kind="FastLoader", stages={"decode": 1.9}
 
 SMALL = {"file_bytes": 30_000}
 STARVED = seen(work={WorkerTask.STARVED: 0.5, WorkerTask.READ: 0.5})
-SYNCS = seen({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}, syncs=(SITE,))
+SYNCS = seen({Frame.SYNC: 0.5, Frame.FORWARD: 0.5}, waits=(SITE,))
 
 # When each rule speaks, and a part of the change that it advises.
 SPEAKS: dict[str, tuple[Verdict, Changes, str]] = {
@@ -140,7 +140,7 @@ SILENT: list[tuple[str, Verdict, Changes]] = [
     ("persistent_workers", STARTS, BUSY),
     ("page_cache", STORAGE, ASLEEP),
     ("stage", REMOTE, FAST),
-    ("uint8", TRANSFER, seen({Frame.TRANSFER: 0.05})),
+    ("uint8", TRANSFER, seen({Frame.TRANSFER: 0.05, Frame.FORWARD: 0.95})),
     ("slow_rank", TALK, {}),
     ("pin_memory", TRANSFER, {}),
     ("pin_memory", TRANSFER, {**COPIES, **FAST}),

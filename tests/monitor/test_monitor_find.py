@@ -15,8 +15,7 @@ from iofast.monitor import live
 from iofast.monitor.find import MonitorError, find_jobs, job_of
 from iofast.monitor.findings import Verdict
 from iofast.monitor.live import Jobs, Sources, machine
-from iofast.monitor.probe.family import peers_of, rank_of
-from iofast.monitor.probe.proc import ProcProbe
+from iofast.monitor.probe.proc import ProcProbe, peers_of, rank_of
 from iofast.monitor.request import Request
 from iofast.monitor.snapshot import Job, Snapshot
 

@@ -158,7 +158,8 @@ def test_inline_work_is_worker_work() -> None:
     ],
 )  # fmt: skip
 def test_where_the_host_waits_for_the_device(text: str, line: str, site: tuple[str, int, str] | None) -> None:
-    found = frame_of(stack(text).calls, Listing(line=line)).sync
+    seen = frame_of(stack(text).calls, Listing(line=line))
+    found = seen.wait if seen.frame is Frame.SYNC else None
     assert (None if found is None else (found.file, found.line, found.call.removeprefix("."))) == site
 
 

@@ -1,7 +1,6 @@
 """Phases of a training and of its steps: what an interval belongs to, what of it counts, what hangs; sums of a run."""
 
 import json
-from collections import deque
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -265,12 +264,12 @@ def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
 
 def test_stacks_say_it_of_a_program_that_names_nothing() -> None:
     """Stacks show the time of the host. On a CPU that is all the work; with a GPU it is only launching and waiting."""
-    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02})
+    seen = stacks({Frame.BACKWARD: 0.6, Frame.FORWARD: 0.3, Frame.LOADER_WAIT: 0.08, Frame.OPTIMIZER: 0.02}, 50)
     verdict = classify(training(doing=HOST, idle=None, stacks=seen))
     assert verdict.bound is Bound.COMPUTE
     (evidence,) = [one for one in verdict.evidence if one.name == "stack_phases"]
     assert evidence.value == pytest.approx(0.6)
-    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 400 stack samples"
+    assert evidence.text == "the training thread is in backward in 60%, forward in 30% of 2000 stack samples"
     judged = moment(5, last=verdict, loaders=())
     assert wording.summary(judged).endswith(" · " + evidence.text)
     for silent in (training(doing=BUSY, idle=0.02, stacks=seen), training(doing=HOST, idle=None)):
@@ -298,11 +297,10 @@ def test_shares_are_of_all_intervals_and_of_the_loader_that_trains() -> None:
 
 
 def summed(shots: list[Snapshot], window: int = 1000) -> RunSums:
-    kept, ledger = deque[Snapshot](maxlen=window), Ledger()
+    ledger = Ledger(window)
     for shot in shots:
-        ledger.before_adding(kept)
-        kept.append(shot)
-    return ledger.sums(kept)
+        ledger.add(shot)
+    return ledger.sums()
 
 
 def computes(count: int) -> list[Snapshot]:
@@ -374,3 +372,8 @@ def test_a_watched_job_has_sums() -> None:
     jobs.close()
     assert run["seconds"] == pytest.approx(12.0)
     assert set(run["computed"]) == {"low", "high"}
+
+
+def test_a_phase_that_few_stack_samples_show_is_none() -> None:
+    seen = stacks({Frame.VALIDATION: 0.1, Frame.FORWARD: 0.9}, looks=20)
+    assert phases(training(4, doing=BUSY, stacks=seen)) == (Phase.TRAINING,) * 4

@@ -81,7 +81,7 @@ def test_workers_that_may_not_be_looked_at(
     for _ in range(3):
         figures = burst(probe, 4194303)
         assert figures is not None
-        assert (figures.looks, figures.worker_looks) == (5, 0)
+        assert (figures.looks, figures.workers.total()) == (5, 0)
     assert probe.note == f"no Python stacks of its workers: {missing_right(of_worker=True)}"
     assert "for itself alone" in probe.note
     assert (tmp_path / "calls").read_text().count("call") == 4
@@ -111,11 +111,11 @@ thread (11): Thread-1;run (/usr/lib/python3.11/threading.py:9);fill ({program}:3
 END""")
     figures = burst(StackProbe(job))
     assert figures is not None
-    assert (figures.trains, figures.main[Frame.LOADER_WAIT]) == (True, 0.8)
+    assert (figures.trains, figures.main[Frame.LOADER_WAIT]) == (True, 8)
     (site,) = figures.waits
-    assert (site.file, site.line, site.function, site.share) == (str(program), 7, "batches", 0.8)
+    assert (site.file, site.line, site.function, figures.waits[site]) == (str(program), 7, "batches", 8)
     assert (site.call, site.source, site.loader) == ("queue.get", WaitSource.THREADS, True)
-    assert figures.workers == {WorkerTask.READ: 1.0}, "a storage that sleeps is a storage"
+    assert figures.workers == {WorkerTask.READ: 10}, "a storage that sleeps is a storage"
 
 
 def test_looks_are_counted(standin: Standin, job: Job) -> None:
@@ -140,23 +140,23 @@ END
     probe = StackProbe(job)
     figures = burst(probe, 4194303, 4194302)
     assert figures is not None
-    assert (figures.looks, figures.worker_looks) == (10, 8)
-    assert figures.main == {Frame.LOADER_WAIT: 0.6, Frame.SYNC: 0.3, Frame.OPTIMIZER: 0.1}
+    assert (figures.looks, figures.workers.total()) == (10, 8)
+    assert figures.main == {Frame.LOADER_WAIT: 6, Frame.SYNC: 3, Frame.OPTIMIZER: 1}
     assert figures.workers == {
-        WorkerTask.PIN: 0.25,
-        WorkerTask.STARVED: 0.375,
-        WorkerTask.SEND: 0.25,
-        WorkerTask.DECODE: 0.125,
+        WorkerTask.PIN: 2,
+        WorkerTask.STARVED: 3,
+        WorkerTask.SEND: 2,
+        WorkerTask.DECODE: 1,
     }
-    (site,) = figures.syncs
-    assert (site.file, site.line, site.call, site.share) == ("/u/train.py", 9, "synchronize()", 0.3)
+    (site,) = (one for one in figures.waits if one.source is WaitSource.DEVICE)
+    assert (site.file, site.line, site.call, figures.waits[site]) == ("/u/train.py", 9, "synchronize()", 3)
     assert {pid: at.place for pid, at in figures.stands.items()} == {
         job.pid: "`main`, train.py:7, for `next`",
         4194303: "`_worker_loop`, worker.py:1, for `multiprocessing.get`",
     }
     nonsense = burst(probe, 4194303, 4194302)
     assert nonsense is not None
-    assert (nonsense.looks, nonsense.workers) == (10, {WorkerTask.PIN: 1.0}), "the next worker"
+    assert (nonsense.looks, +nonsense.workers) == (10, {WorkerTask.PIN: 2}), "the next worker"
 
 
 def test_a_py_spy_that_hangs_or_fails(

@@ -91,7 +91,7 @@ def test_bounds_that_say_nothing_are_not_drawn() -> None:
 def test_a_figure_that_is_known_since_now() -> None:
     """The timeline of the whole run has no value of it yet."""
     shown, now = moment(STRETCHES), snapshot(STRETCHES, loaders=(STEPS,))
-    shown.history.add(now, figures(now), shown.verdict)
+    shown.history.add(now, shown.verdict)
     text = text_of(whole(replace(shown, snapshot=now, figures=figures(now))))
     assert [line.split() for line in text.splitlines() if line.startswith("images/s")] == [["images/s", "320"]]
 

@@ -11,7 +11,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, SYSTEM, simulate, snapshot, 
 
 from iofast.monitor.bounds import exposed, wilson
 from iofast.monitor.findings import Band, Bound, Cause, Severity, StallBounds, Verdict
-from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, SyncSite, Tier
+from iofast.monitor.snapshot import Doing, Frame, Looks, Snapshot, Tier, WaitSite, WaitSource
 from iofast.monitor.thresholds import BOUND
 from iofast.monitor.training import Training
 from iofast.monitor.verdict import classify, severity
@@ -81,7 +81,7 @@ def test_wilson() -> None:
 
 BUSY = {X: 0.95, R: 0.05}
 HOST = {R: 0.9, X: 0.1}
-SITE = SyncSite("train.py", 40, ".item()", 0.5)
+SITE = WaitSite("train.py", 40, "main", ".item()", WaitSource.DEVICE, False, 0.5)
 AT_17 = replace(LOADER, exposed_s=0.17, transfer_s=0.0)
 SLOWED = replace(DEVICE, busy=0.99, throttle_reasons=("power",))
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[list[Snapshot], Bound]] = {
     "late": (training(doing=LATE, idle=0.5), Bound.INPUT),
     "busy": (training(doing=BUSY, idle=0.02), Bound.COMPUTE),
     "waits, and the device works": (training(doing={Q: 0.8, R: 0.2}, idle=0.02), Bound.COMPUTE),
-    "syncs": (training(doing=HOST, idle=0.5, stacks=stacks({SYNC: 0.5, FORWARD: 0.5}, syncs=(SITE,))), Bound.SYNC),
+    "syncs": (training(doing=HOST, idle=0.5, stacks=stacks({SYNC: 0.5, FORWARD: 0.5}, waits=(SITE,))), Bound.SYNC),
     "syncs, by /proc": (training(doing={R: 0.5, X: 0.5}, idle=0.5), Bound.SYNC),
     "launches": (training(doing=HOST, idle=0.7, stacks=stacks({FORWARD: 0.9, SYNC: 0.1})), Bound.LAUNCH),
     "launches, and a next() that counts": (training(doing=HOST, idle=0.87, stacks=stacks({FORWARD: 0.8, WAIT: 0.2}),
@@ -278,3 +278,18 @@ def test_no_snapshots_make_it_raise_and_no_order_of_processes_matters(
     if verdict.bound is Bound.INPUT:
         assert verdict.stall is not None
         assert verdict.stall.low >= BOUND
+
+
+def test_bursts_that_differ_widen_the_bounds() -> None:
+    def width(*bursts: dict[Frame, float]) -> float:
+        found = exposed(Training([snapshot(idle=None, stacks=stacks(burst)) for burst in bursts * 10]))
+        assert found is not None
+        return found.width
+
+    half = {Frame.LOADER_WAIT: 0.5, FORWARD: 0.5}
+    assert width({Frame.LOADER_WAIT: 1.0}, {FORWARD: 1.0}) > 2 * width(half, half)
+
+
+def test_a_line_that_waits_for_the_device_waits_for_no_batch() -> None:
+    seen = stacks({SYNC: 0.5, FORWARD: 0.5}, waits=(SITE,))
+    assert classify(training(doing=HOST, idle=0.5, stacks=seen)).waits is None

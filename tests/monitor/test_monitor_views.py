@@ -81,7 +81,7 @@ def test_days_take_no_more_than_an_hour() -> None:
 def test_spans_are_bounded_and_what_held_longest_is_known() -> None:
     history = History(100.0)
     for number in range(3 * SPANS):
-        history.add(snapshot(number), figures(snapshot(number)), busy() if number % 3 else starved())
+        history.add(snapshot(number), busy() if number % 3 else starved())
     assert len(history.spans) == SPANS
     assert len(history.held_s) == 2
     assert history.prevailing() is Bound.COMPUTE

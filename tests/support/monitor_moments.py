@@ -7,7 +7,7 @@ from monitor_snapshots import DEVICE, LOADER, MAIN, worker
 from monitor_snapshots import snapshot as second
 
 from iofast.monitor.findings import Advice, Bound, Cause, Evidence, Phase, Severity, StallBounds, Verdict
-from iofast.monitor.render.moment import History, Moment, figures
+from iofast.monitor.render.moment import History, Moment
 from iofast.monitor.snapshot import DeviceFigures, Doing, Job, Snapshot, Tier, WaitSite, WaitSource
 
 READS = {"name": "python", "read_bytes": 1_400_000}
@@ -115,9 +115,7 @@ def unknown() -> Verdict:
 def moment(seconds: int = 90, text: str = "", last: Verdict | None = None, **changes: object) -> Moment:
     """A job after this many seconds: first unknown, then `last` (default: starved)."""
     history = History(100.0)
-    now = snapshot(0, text, **changes)
     verdict = starved(text) if last is None else last
-    for number in range(seconds):
-        now = snapshot(number, text, **changes)
-        history.add(now, figures(now), unknown() if number < min(10, seconds - 1) else verdict)
-    return Moment(now.job, now, figures(now), verdict, history)
+    for number in range(seconds - 1):
+        history.add(snapshot(number, text, **changes), unknown() if number < 10 else verdict)
+    return history.add(snapshot(seconds - 1, text, **changes), verdict)

@@ -2,6 +2,7 @@
 
 import bisect
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from iofast.monitor.snapshot import (
     StackFigures,
     SystemFigures,
     ThreadFigures,
+    WaitSite,
     WorkerTask,
 )
 
@@ -44,13 +46,25 @@ def workers(cpu: float, count: int = 2, **changes: Any) -> tuple[ProcessFigures,
 
 
 def thread(name: str, cpu: float) -> ThreadFigures:
-    return ThreadFigures(900, name, cpu, {"R": cpu, "S": 1.0 - cpu})
+    return ThreadFigures(900, name, cpu)
 
 
 def stacks(
-    main: dict[Frame, float], looks: int = 10, workers: dict[WorkerTask, float] | None = None, **changes: Any
+    main: dict[Frame, float],
+    looks: int = 10,
+    workers: dict[WorkerTask, float] | None = None,
+    waits: Sequence[WaitSite] = (),
+    **changes: Any,
 ) -> StackFigures:
-    return StackFigures(looks, main, looks if workers else 0, workers or {}, **changes)
+    """So many stack samples, by their shares."""
+    sites = {replace(site, share=0.0): site.share for site in waits}
+    return StackFigures(*(Counter(_counts(each, looks)) for each in (main, workers or {}, sites)), **changes)
+
+
+def _counts(shares: dict[Any, float], looks: int) -> dict[Any, Any]:
+    """Whole ones, where they are."""
+    counts = {what: looks * share for what, share in shares.items()}
+    return {what: round(count) if abs(count - round(count)) < 1e-9 else count for what, count in counts.items()}
 
 
 def snapshot(

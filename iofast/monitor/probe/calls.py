@@ -157,7 +157,7 @@ _LINES = Patterns(  # in the text of a line that called into C; the group is the
 def wait_of(calls: Sequence[Call], text: Text) -> WaitSite | None:
     """Where and for what a thread with these calls, the innermost first, waits: WaitSource.NONE if it works there.
 
-    The line is the user's. Its share is unknown. None where all calls are Python's own.
+    The line is the user's. None where all calls are Python's own.
     """
     at = next((place for place, call in enumerate(calls) if call.user), None)
     if at is None:
@@ -172,7 +172,7 @@ def wait_of(calls: Sequence[Call], text: Text) -> WaitSite | None:
         source = _SLEEPS_IN.match(*(each.where for each in within)) or WaitSource.SOCKET
         public = (each for each in reversed(within) if not each.name.startswith("_") or each.name.endswith("__"))
         call = _named(next(public, within[-1]))
-    return WaitSite(user.path, user.line, user.name, call, source, loader=False, share=0.0)
+    return WaitSite(user.path, user.line, user.name, call, source)
 
 
 def _named(call: Call) -> str:

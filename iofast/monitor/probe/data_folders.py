@@ -18,7 +18,7 @@ from statistics import median
 from typing import Final
 
 from iofast.containers.container_suffixes import OF_OTHERS, WRITTEN
-from iofast.monitor.probe.loops import Feeds, called
+from iofast.monitor.probe.loops import Feeds, called, tree_of
 from iofast.monitor.probe.states import command_line, folder, interpreted
 from iofast.monitor.snapshot import LoaderSource
 
@@ -144,11 +144,7 @@ def program_of(pid: int) -> tuple[LoaderSource | None, list[str]]:
 
 def parsed(text: str) -> LoaderSource | None:
     """The DataLoader in the text of a script: of several, the one for training."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    made = list(_made(tree))
+    made = list(_made(tree := tree_of(text)))
     loaders = [one for one in made if called(one[1]) == "DataLoader"]
     if not loaders:
         return None

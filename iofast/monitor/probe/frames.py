@@ -14,7 +14,7 @@ from itertools import takewhile
 from iofast.monitor.probe.calls import Call, Patterns, wait_of
 from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.worker_tasks import task_of
-from iofast.monitor.snapshot import Frame, SyncSite, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, WaitSite, WaitSource, WorkerTask
 
 TRAINING = frozenset({Frame.BACKWARD, Frame.OPTIMIZER})
 _DECISIVE = TRAINING | {Frame.COMPILE, Frame.COMMUNICATION, Frame.TRANSFER}
@@ -94,13 +94,11 @@ _TRANSFER_LINE = re.compile(
 class Seen:
     """What one stack of the training thread shows.
 
-    `sync`: a line that waits for the device; its share is unknown. `inline`: the calls within the loader, if it works
-    here. `wait`: where the thread waits, or makes a batch, except in PyTorch's loader or ours. `trains`: it is in
-    a training loop.
+    `inline`: the calls within the loader, if it works here. `wait`: where the thread waits, or makes a batch, except in
+    PyTorch's loader or ours. `trains`: it is in a training loop.
     """
 
     frame: Frame
-    sync: SyncSite | None = None
     inline: tuple[Call, ...] = ()
     wait: WaitSite | None = None
     trains: bool = False
@@ -198,7 +196,7 @@ def _in_step(calls: Sequence[Call], feeds: Feeds) -> Seen:
     line = "" if not calls or calls[0].where.startswith(("std/", "torch/optim/")) else feeds.line(calls[0])
     if (found := _SYNC_LINE.search(line)) is not None:
         name = found.group().partition("(")[0]
-        return Seen(Frame.SYNC, _site(calls, ".to('cpu')" if name == ".to" else f"{name}()"))
+        return _sync(calls, ".to('cpu')" if name == ".to" else f"{name}()")
     # a user's `forward` may move tensors itself
     if _TRANSFER_LINE.search(line) and (calls[0].user or _mark(calls[0]) is None):
         return Seen(Frame.TRANSFER)
@@ -206,7 +204,7 @@ def _in_step(calls: Sequence[Call], feeds: Feeds) -> Seen:
         return Seen(Frame.OTHER)
     if marks[0] is Frame.SYNC:
         sync = next(c for c in calls if _mark(c) is Frame.SYNC)
-        return Seen(Frame.SYNC, _site(calls, "print" if "_str" in sync.where else f"{sync.name}()"))
+        return _sync(calls, "print" if "_str" in sync.where else f"{sync.name}()")
     return Seen(Frame.BACKWARD if marks[0] is Frame.FORWARD and Frame.BACKWARD in marks else marks[0])
 
 
@@ -214,11 +212,11 @@ def _mark(call: Call) -> Frame | None:
     return None if _STARTUP.match(call.label) else _MARKS.match(call.label)
 
 
-def _site(calls: Sequence[Call], name: str) -> SyncSite | None:
-    """The innermost line of the user's code; without one, of a framework other than PyTorch."""
-    site = next((c for c in calls if c.user), None)
-    site = site or next((c for c in calls if not c.where.startswith(("std/", "torch/"))), None)
-    return None if site is None else SyncSite(site.path, site.line, name, 0.0)
+def _sync(calls: Sequence[Call], name: str) -> Seen:
+    """At the innermost line of the user's code; without one, of a framework other than PyTorch."""
+    at = next((c for c in calls if c.user), None)
+    at = at or next((c for c in calls if not c.where.startswith(("std/", "torch/"))), None)
+    return Seen(Frame.SYNC, wait=None if at is None else WaitSite(at.path, at.line, at.name, name, WaitSource.DEVICE))
 
 
 def _validates(call: Call) -> bool:

@@ -63,16 +63,13 @@ class Loop:
 
 
 class Loops:
-    """The training loops of one file, the inner ones first. A file that cannot be parsed has none."""
+    """The training loops of one file, the inner ones first."""
 
     def __init__(self, text: str) -> None:
         self.loops: list[Loop] = []
         self._functions: dict[str, list[Function]] = {}
         self._training: dict[str, bool] = {}  # whether a function of the file trains, by name
-        try:
-            self._tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._tree = ast.Module([], [])
+        self._tree = tree_of(text)
         for node in ast.walk(self._tree):
             if isinstance(node, Function):
                 self._functions.setdefault(node.name, []).append(node)
@@ -214,6 +211,14 @@ class Feeds:
 def _without_waiting(path: str, flags: int) -> int:
     """Open a path, which may name a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def tree_of(text: str) -> ast.Module:
+    """A program's source, parsed; an empty one if it cannot be."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def called(call: ast.Call) -> str:

@@ -23,7 +23,7 @@ from iofast.monitor.probe import frames, worker_tasks
 from iofast.monitor.probe.calls import Call, Stack, parse, wait_of
 from iofast.monitor.probe.loops import Feeds
 from iofast.monitor.probe.states import folder, ptrace_scope
-from iofast.monitor.snapshot import Frame, Job, StackFigures, SyncSite, WaitSite, WaitSource, WorkerTask
+from iofast.monitor.snapshot import Frame, Job, StackFigures, WaitSource, WorkerTask
 
 _SECONDS = 3  # of a burst, in whole ones: the same looks within one second see the same few steps
 _LOOKS = 20  # in a burst; starting py-spy costs as much as 25 looks
@@ -34,7 +34,6 @@ _AHEAD = 4  # bursts in advance, as users wait for the first verdict
 _SHORTEST_S = 0.25  # between bursts
 _AGAIN_S = 30.0  # after one that failed
 _TRIES = 3  # of bursts that fail for an unknown reason
-_MOST_SITES = 20
 _FED_BY_THREADS = (WaitSource.THREADS, WaitSource.EVENTS)
 _READING = (WaitSource.FILE, WaitSource.SOCKET, WaitSource.TIMER)
 _YAMA = "kernel.yama.ptrace_scope"
@@ -58,7 +57,7 @@ class StackProbe:
         missing = wanted and self._program is None
         self.note = "no Python stacks: py-spy is not installed (pip install 'iofast[monitor]')" if missing else ""
         self._feeds = Feeds(job.pid)
-        self._counts: StackCounts | None = None  # of the bursts since the last take
+        self._counts = StackCounts(self._feeds)  # of the bursts since the last take
         self._running: list[_Recording] = []  # of the training, and of a worker
         self._refused = self._workers_refused = False
         self._turn = self._failures = 0
@@ -90,8 +89,8 @@ class StackProbe:
 
     def take(self) -> StackFigures | None:
         """The figures of the bursts that were read since the last call."""
-        counts, self._counts = self._counts, None
-        return None if counts is None else counts.figures()
+        counts, self._counts = self._counts, StackCounts(self._feeds)
+        return counts.figures() if counts.seen.looks else None
 
     def close(self) -> None:
         """End a running burst."""
@@ -111,17 +110,16 @@ class StackProbe:
         """Count what the burst saw. False if the training cannot be looked at: then `note` says why."""
         recorded, self._running = self._running, []
         (text, error), *others = [one.result() for one in recorded]
-        counts = self._counts or StackCounts(self._feeds)
-        before = counts.looks
+        counts, before = self._counts, self._counts.seen.looks
         for stack in parse(text):
             counts.add_training(stack, self._job.pid)
-        if counts.looks == before:
+        if counts.seen.looks == before:
             self._failed(error)
             return False
         for worker, (text_of_worker, worker_error) in zip(recorded[1:], others, strict=True):
             counts.add_worker(worker.pid, parse(text_of_worker))
             self._workers_refused |= not text_of_worker and _forbidden(worker_error)
-        self._counts, self._failures = counts, 0
+        self._failures = 0
         self.note = f"no Python stacks of its workers: {missing_right(of_worker=True)}" if self._workers_refused else ""
         return True
 
@@ -143,19 +141,9 @@ class StackCounts:
     """Looks of one or more bursts, counted by what they saw."""
 
     def __init__(self, feeds: Feeds) -> None:
+        self.seen = StackFigures()
         self._feeds, self._text = feeds, feeds.line
-        self._frames: Counter[Frame] = Counter()
-        self._tasks: Counter[WorkerTask] = Counter()
         self._own_threads: Counter[WorkerTask] = Counter()  # of the program's threads, which may feed its training
-        self._syncs: Counter[SyncSite] = Counter()
-        self._waits: Counter[WaitSite] = Counter()
-        self._stands: dict[int, WaitSite] = {}
-        self._trains = self._compiled = False
-
-    @property
-    def looks(self) -> int:
-        """Of the training thread."""
-        return self._frames.total()
 
     def add_training(self, stack: Stack, pid: int) -> None:
         """Add a thread of the training process: its main thread trains, others may work for a loader."""
@@ -164,21 +152,19 @@ class StackCounts:
             return
         self._stand(pid, stack.calls)
         seen = frames.frame_of(stack.calls, self._feeds)
-        self._frames[seen.frame] += stack.looks
-        if seen.sync is not None:
-            self._syncs[seen.sync] += stack.looks
+        self.seen.main[seen.frame] += stack.looks
         loader = seen.frame in (Frame.LOADER_WAIT, Frame.LOADER_INLINE)
-        if seen.wait is not None and (loader or seen.frame is Frame.WAITING):
-            self._waits[replace(seen.wait, loader=loader)] += stack.looks
+        if seen.wait is not None and (loader or seen.frame in (Frame.WAITING, Frame.SYNC)):
+            self.seen.waits[replace(seen.wait, loader=loader)] += stack.looks
         if seen.inline:
-            self._tasks[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
-        self._trains |= seen.trains
-        self._compiled |= frames.compiled(stack.calls)
+            self.seen.workers[worker_tasks.task_of(seen.inline, self._text)] += stack.looks
+        self.seen.trains |= seen.trains
+        self.seen.compiled |= frames.compiled(stack.calls)
 
     def _add_thread(self, stack: Stack) -> None:
         task = worker_tasks.thread_task(stack.calls, self._text)
         if task is not None:
-            self._tasks[task] += stack.looks
+            self.seen.workers[task] += stack.looks
         elif any(call.user for call in stack.calls) and (wait := wait_of(stack.calls, self._text)) is not None:
             if wait.source in _READING:
                 self._own_threads[WorkerTask.READ] += stack.looks
@@ -201,29 +187,17 @@ class StackCounts:
         sent = min(feeding, tasks[WorkerTask.STARVED])
         tasks[WorkerTask.STARVED] -= sent
         tasks[WorkerTask.SEND] += sent
-        self._tasks.update(tasks)
+        self.seen.workers.update(tasks)
 
     def _stand(self, pid: int, calls: Sequence[Call]) -> None:
         if (wait := wait_of(calls, self._text)) is not None:
-            self._stands[pid] = wait
+            self.seen.stands[pid] = wait
 
     def figures(self) -> StackFigures:
-        """Shares of the looks."""
-        if any(site.loader and site.source in _FED_BY_THREADS for site in self._waits):
-            self._tasks.update(self._own_threads)
-        looks, worker_looks = self.looks, self._tasks.total()
-        syncs, waits = self._syncs.most_common(_MOST_SITES), self._waits.most_common(_MOST_SITES)
-        return StackFigures(
-            looks=looks,
-            main={frame: count / looks for frame, count in self._frames.items()},
-            worker_looks=worker_looks,
-            workers={task: count / worker_looks for task, count in self._tasks.items() if count},
-            syncs=tuple(replace(site, share=count / looks) for site, count in syncs),
-            waits=tuple(replace(site, share=count / looks) for site, count in waits),
-            stands=dict(self._stands),
-            trains=self._trains,
-            compiled=self._compiled,
-        )
+        """With the program's own threads, if they feed its training."""
+        if any(site.loader and site.source in _FED_BY_THREADS for site in self.seen.waits):
+            self.seen.workers.update(self._own_threads)
+        return self.seen
 
 
 class _Recording:

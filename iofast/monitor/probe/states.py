@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from iofast.errors import IofastError
-from iofast.monitor.snapshot import Doing
+from iofast.monitor.snapshot import Doing, Looks
 
 PROC = Path("/proc")  # tests have another one
 TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -123,19 +123,6 @@ def doing_by_function(function: str) -> Doing:
     return Doing.QUEUE if any(part in function for part in _QUEUES) else Doing.ASLEEP
 
 
-class Taken(NamedTuple):
-    """What was found of a thread since the last take: shares of its looks by state and by activity.
-
-    `seconds` on a processor, by ticks (cpu_s) and exactly (ran_s), and waiting for one (waited_s); those that the
-    kernel does not count are missing.
-    """
-
-    looks: int
-    states: dict[str, float]
-    doings: dict[Doing, float]
-    seconds: dict[str, float]
-
-
 class Thread:
     """A thread, and what its looks since the last `take` found.
 
@@ -174,10 +161,10 @@ class Thread:
         """Seconds since its start; of an ended thread as they were at the last look."""
         with contextlib.suppress(Gone):
             self._stat = self.read("stat")
-        seconds = {"cpu_s": parse_stat(self._stat).cpu_s}
+        seconds = {"ticks_s": parse_stat(self._stat).cpu_s}
         with contextlib.suppress(OSError, ValueError):
             ran, waited, *_ = self.read("schedstat").split()
-            seconds |= {"ran_s": int(ran) / 1e9, "waited_s": int(waited) / 1e9}
+            seconds |= {"cpu_s": int(ran) / 1e9, "runnable_s": int(waited) / 1e9}
         return seconds
 
     def state(self) -> str:
@@ -205,10 +192,11 @@ class Thread:
         awake = self.told or parse_stat(self.read("stat")).state == "R"
         return Doing.RUNNING if awake else Doing.UNSEEN
 
-    def take(self) -> Taken:
+    def take(self) -> Looks:
         """What was found since the last call. Also for an ended thread."""
         before, self._seconds = self._seconds, self._read()
-        taken = Taken(self.doings.total(), shares(self.states), shares(self.doings), grown(self._seconds, before))
+        seconds = grown(self._seconds, before)
+        taken = Looks(self.doings.total(), shares(self.doings), states=shares(self.states), **seconds)
         self.states.clear()
         self.doings.clear()
         return taken

@@ -8,7 +8,7 @@ from iofast.meter.clock import PUBLISH_NS
 from iofast.monitor.bounds import exposed
 from iofast.monitor.findings import Band, Bound, Cause, Verdict
 from iofast.monitor.phases import RunSums
-from iofast.monitor.snapshot import Job, Snapshot, own_devices
+from iofast.monitor.snapshot import Job, Snapshot
 from iofast.monitor.training import Training, mean, total
 
 RECENT = 240  # intervals kept in full: the widest timeline of a screen
@@ -34,7 +34,6 @@ class Figures:
 def figures(snapshot: Snapshot) -> Figures:
     """The numbers of `snapshot`."""
     seconds = max(snapshot.seconds, 1e-9)
-    devices = own_devices(snapshot.devices)
     training = Training([snapshot], z=0.0)
     stall = exposed(training)
     images = total(loader.images for loader in snapshot.loaders)
@@ -45,8 +44,8 @@ def figures(snapshot: Snapshot) -> Figures:
     read = total(process.read_bytes for process in snapshot.processes)
     disk = snapshot.system.disk_read_bytes if read is None else read
     return Figures(
-        device_busy=mean(device.busy for device in devices),
-        sm_active=mean(device.sm_active for device in devices),
+        device_busy=training.busy,
+        sm_active=training.sm_active,
         stall_low=None if stall is None else stall.low,
         stall_high=None if stall is None else stall.high,
         images_per_s=None if images is None else images / reported,
@@ -103,8 +102,9 @@ class History:
     intervals: int = 0
     sums: RunSums | None = None  # up to the last judgement
 
-    def add(self, snapshot: Snapshot, now: Figures, verdict: Verdict) -> None:
-        """Add an interval, its figures, and the verdict at its end."""
+    def add(self, snapshot: Snapshot, verdict: Verdict) -> "Moment":
+        """Add an interval, and the verdict at its end."""
+        now = figures(snapshot)
         end = snapshot.time_s - self.started_s
         start = end - snapshot.seconds
         self.recent.append(now)
@@ -117,6 +117,7 @@ class History:
             start, bounds = self.spans.pop().start_s, [*bounds, *([last.stall] if last.stall else [])]
         widest = Band(min(one.low for one in bounds), max(one.high for one in bounds)) if bounds else None
         self.spans.append(Span(start, end, verdict.bound, verdict.cause, widest))
+        return Moment(snapshot.job, snapshot, now, verdict, self)
 
     @property
     def seconds(self) -> float:

@@ -143,48 +143,40 @@ class Mean:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Rows of a table, and the change of the rate: 0.25 is a quarter faster; None if a file has no rates."""
+def compare(before: Path, after: Path) -> tuple[str, Mean | None]:
+    """Compare two files of `iofast monitor --json`: a table in Markdown, and the change of the rate.
 
-    rows: list[tuple[str, ...]]
-    change: Mean | None
-
-    def slower(self, share: float) -> bool:
-        """Whether the rate fell by more than `share`, beyond its noise."""
-        return self.change is not None and self.change.value + _SURE * self.change.error < -share
-
-    def markdown(self) -> str:
-        """The table, and the change in a sentence."""
-        table = [("", "before", "after", "change"), ("---", "---:", "---:", "---:"), *self.rows]
-        lines = [f"| {' | '.join(row)} |" for row in table]
-        return "\n".join([*lines, "", self._sentence()])
-
-    def _sentence(self) -> str:
-        if self.change is None:
-            return "No rate to compare: no loader reported its images (FastLoader, or watch())."
-        noise = _SURE * self.change.error
-        if abs(self.change.value) <= noise:
-            return f"No change beyond the noise: {self.change.value:+.1%} ± {noise:.1%}."
-        word = "faster" if self.change.value > 0 else "slower"
-        return f"{abs(self.change.value):.1%} {word} (± {noise:.1%})."
-
-
-def compare(before: Path, after: Path) -> Comparison:
-    """Compare two files of `iofast monitor --json`. Raises `SourceError` if one cannot be read or is not one."""
+    The change is 0.25 for a quarter faster, and None if a file has no rates. Raises `SourceError` if a file cannot be
+    read or is none of these.
+    """
     files = _read(before), _read(after)
     (was, stall), (now, later) = (_judged(each[-1]) for each in files)
-    rows: list[tuple[str, ...]] = [("verdict", was, now, ""), ("stall", stall, later, "")]
-    change = None
+    rows: list[tuple[str, ...]] = [("", "before", "after", "change"), ("---", "---:", "---:", "---:")]
+    rows += [("verdict", was, now, ""), ("stall", stall, later, "")]
+    rate = None
     for name, (title, _, unit) in wording.FIGURES.items():
         means = [mean for each in files if (mean := _mean(each, name)) is not None]
         if len(means) == 2:
             found = _change(*means)
-            change = found if name == "images_per_s" else change
+            rate = found if name == "images_per_s" else rate
             texts = [[wording.figure(name, value) for value in (each.value, _SURE * each.error)] for each in means]
             shown = [f"{value.removesuffix(unit)} ± {noise}" for value, noise in texts]
             rows.append((title, *shown, "" if found is None else f"{found.value:+.1%}"))
-    return Comparison(rows, change)
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", _sentence(rate)]), rate
+
+
+def _sentence(rate: Mean | None) -> str:
+    if rate is None:
+        return "No rate to compare: no loader reported its images (FastLoader, or watch())."
+    noise = _SURE * rate.error
+    if abs(rate.value) <= noise:
+        return f"No change beyond the noise: {rate.value:+.1%} ± {noise:.1%}."
+    return f"{abs(rate.value):.1%} {'faster' if rate.value > 0 else 'slower'} (± {noise:.1%})."
+
+
+def slower(rate: Mean | None, share: float) -> bool:
+    """Whether the rate fell by more than `share`, beyond its noise."""
+    return rate is not None and rate.value + _SURE * rate.error < -share
 
 
 def share_of(text: str) -> float:

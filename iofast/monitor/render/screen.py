@@ -7,8 +7,8 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Sequence
-from typing import IO, Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -36,7 +36,7 @@ class Screen(MomentView):
         self._chosen: tuple[int, int] | None = None
         self._message = ""
         self._stale, self._drawn = False, 0.0
-        self._keys = _Keys() if keys else None
+        self._keys = _Keys() if keys and sys.stdin is not None and sys.stdin.isatty() else None
         self._live = Live(
             console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -81,14 +81,16 @@ class Screen(MomentView):
                 self.redraw()
         return False
 
-    def pause(self) -> None:
-        """Restore the terminal while the monitor is stopped."""
+    def _leave(self) -> None:
         self._live.stop()
         if self._keys:
             self._keys.close()
 
-    def resume(self) -> None:
-        """Draw again after `pause`."""
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Restore the terminal, for as long as the monitor is stopped."""
+        self._leave()
+        yield
         self._live.start()
         self._keys = _Keys() if self._keys else None
         self.redraw()
@@ -96,7 +98,7 @@ class Screen(MomentView):
     def close(self, moments: Sequence[Moment]) -> None:
         """Leave the screen and print a line for each job."""
         try:
-            self.pause()
+            self._leave()
             for moment in moments:
                 self._console.print(Text(f"iofast monitor: {wording.summary(moment)}"), soft_wrap=True)
         except OSError:  # the window was closed
@@ -113,25 +115,21 @@ def give_up(stream: IO[str]) -> None:
 
 
 class _Keys:
-    """Reads pressed keys without echo, if standard input is a terminal."""
+    """Reads pressed keys of the terminal that is standard input, without echo."""
 
     def __init__(self) -> None:
-        self._before: Any = None
-        self._input = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
-        if self._input >= 0:
-            self._before = termios.tcgetattr(self._input)
-            tty.setcbreak(self._input)
+        self._input = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._input)
+        tty.setcbreak(self._input)
 
     def pressed(self) -> str:
         """Keys pressed since the last call."""
-        if self._input < 0 or not select.select([self._input], [], [], 0)[0]:
-            return ""
         with contextlib.suppress(OSError):
-            return os.read(self._input, 64).decode("ascii", "replace")
+            if select.select([self._input], [], [], 0)[0]:
+                return os.read(self._input, 64).decode("ascii", "replace")
         return ""
 
     def close(self) -> None:
         """Restore the terminal."""
-        if self._before is not None:
-            with contextlib.suppress(termios.error):  # the window may have been closed
-                termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+        with contextlib.suppress(termios.error):  # the window may have been closed
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
