@@ -38,7 +38,8 @@ demo: kernel
 	$(BIN)/python -m tools.sample_photographs demo/images --per-class 200 --val 40
 	$(BIN)/iofast pack demo/images demo/images.lmdb --resize 256
 	$(BIN)/iofast info demo/images.lmdb
-	cd demo && SECONDS=20 $(abspath $(BIN))/python ../examples/plain_loader.py
+	$(BIN)/python examples/starved.py demo/images --steps 40
+	$(BIN)/python examples/starved.py demo/images.lmdb --steps 40 --loader fast
 	$(BIN)/python examples/train.py demo/images.lmdb --size 128 --epochs 4 --checkpoint demo/checkpoint.pt
 	$(BIN)/iofast view demo/images.lmdb demo/batch.png --split train --count 40 --columns 10 --size 128 --transform "train(128)"
 

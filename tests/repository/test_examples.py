@@ -30,6 +30,13 @@ def ran(script: str, *words: object, trains: bool = True) -> str:
     return run.stdout
 
 
+@pytest.mark.parametrize("loader", ["torch", "fast"])
+def test_one_training_with_two_loaders(tmp_path: Path, loader: str) -> None:
+    images = write_folder(tmp_path / "images", [jpeg(photo(320, 256, number)) for number in range(8)])
+    printed = ran("starved.py", images, f"--loader={loader}", "--steps=3", "--batch-size=4", "--workers=1")
+    assert re.search(rf"{loader}: .* images/s, loss ", printed)
+
+
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Dark pictures with a bright square, its mask and its box; the class is small or large; two splits."""
