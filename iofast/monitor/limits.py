@@ -60,7 +60,7 @@ def _by_device(training: Training, stall: StallBounds) -> Finding:
         return _busy(training, idle)
     if high >= training.bound and not clear:
         return _straddling(stall, training.bound)
-    idles = [idle for one in training.snapshots if (idle := idle_of(one)) is not None]
+    idles = [each for one in training.snapshots if (each := idle_of(one)) is not None]
     # in most intervals: a validation or the writing of a log is rare
     lasting = not idles or median(idles) - high >= thresholds.NOTICE
     if host >= training.bound and lasting and (finding := _by_host(training, host)) is not None:

@@ -88,6 +88,8 @@ SLOWED = replace(DEVICE, busy=0.99, throttle_reasons=("power",))
 CASES: dict[str, tuple[list[Snapshot], Bound]] = {
     "late": (training(doing=LATE, idle=0.5), Bound.INPUT),
     "busy": (training(doing=BUSY, idle=0.02), Bound.COMPUTE),
+    "a pause, and a device that is seen no more": ([*training(doing=BUSY, idle=0.02)[:30],
+     *training(doing=BUSY, idle=0.95)[30:38], replace(training(doing=BUSY)[38], devices=())], Bound.COMPUTE),
     "waits, and the device works": (training(doing={Q: 0.8, R: 0.2}, idle=0.02), Bound.COMPUTE),
     "syncs": (training(doing=HOST, idle=0.5, stacks=stacks({SYNC: 0.5, FORWARD: 0.5}, waits=(SITE,))), Bound.SYNC),
     "syncs, by /proc": (training(doing={R: 0.5, X: 0.5}, idle=0.5), Bound.SYNC),
