@@ -84,6 +84,7 @@ class LmdbWriter(Writer):
         self.finished = parts.finished
         with self._errors():
             if (last := self._last_position()) < -1:
+                self.abort()
                 self.path.unlink(missing_ok=True)
             for _, done in sorted(parts.finished.items()):
                 if done.count and int(done.columns()["position"][-1]) > last:

@@ -54,7 +54,8 @@ def _behind(data: Payload, pixels: int) -> dict[Any, Any]:
             if kind in _ENDS:
                 break
             if kind in _TEXTS and length <= _MAX_TEXT:
-                found.call(kind, at, length)
+                with contextlib.suppress(ValueError):  # a text that unpacks to too much: those behind it count
+                    found.call(kind, at, length)
             file.seek(at + length + 4)
     return found.im_info
 

@@ -83,7 +83,10 @@ class Done(NamedTuple):
 
 def described(done: Done) -> tuple[object, list[bytes]]:
     """A finished chunk as the value of a message, and its payloads."""
-    rows = [(each.position, astuple(each.info), [*(each.crcs or {}).items()]) for each in done.records]
+    rows = [
+        (each.position, astuple(each.info), [(name, (each.crcs or {})[name]) for name in each.fields])
+        for each in done.records
+    ]
     value = (done.chunk, done.images, rows, done.failed, done.bytes_in, done.left_out)
     return value, [data for each in done.records for data in each.fields.values()]
 

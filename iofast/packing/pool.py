@@ -48,7 +48,10 @@ class Child:
     silent: float = 0.0  # seconds
 
     def send(self, kind: str, value: object) -> None:
-        """Send a message; nothing if the worker has died, which its `answers` tell. It always reads, so this ends."""
+        """Send a message; nothing if the worker has died, which its `answers` tell.
+
+        A thread of the worker reads, unless C code keeps the GIL: then the pipe has room for a message of 1 MiB.
+        """
         with contextlib.suppress(BrokenPipeError):
             self.orders.send_bytes(encode(kind, value))
 
@@ -176,7 +179,7 @@ class WorkerPool:
     def _receive(self, worker: Child) -> None:
         try:
             kind, value, payloads = decode(worker.answers.recv_bytes(MOST_BYTES))
-        except (EOFError, OSError, ValueError):  # the last: something else wrote to the pipe
+        except (EOFError, OSError, ValueError, TypeError):  # the last two: this is no message
             self._replace(worker)
             return
         if kind == "fatal":
@@ -218,12 +221,14 @@ def _start(command: Sequence[str]) -> Child:
     """Start a worker. Raises `WorkerError`."""
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     (stdin, orders), (answers, stdout) = Pipe(duplex=False), Pipe(duplex=False)
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or beyond a user's limit
-        fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+    for end in (orders, answers):
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or beyond a user's limit
+            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
     try:
-        with stdin, stdout:
-            words, environment = [*command, str(os.getpid())], _environment()
-            process = subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=log, env=environment)  # type: ignore[call-overload]
+        with stdin, stdout:  # answers have a descriptor of their own: anything may print in a new interpreter
+            words, to = [*command, str(os.getpid()), str(stdout.fileno())], stdout.fileno()
+            streams: dict[str, Any] = {"stdin": stdin, "stdout": log, "stderr": log, "pass_fds": (to,)}
+            process = subprocess.Popen(words, env=_environment(), **streams)
     except OSError as error:
         for each in (orders, answers, log):
             each.close()

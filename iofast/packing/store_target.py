@@ -79,7 +79,10 @@ class StoreTarget(ShardTarget):
         key = self.key(".partial/plan.json")
         text = self.get(key)
         try:
-            return None if text is None else PackPlan.of(json.loads(text))
+            plan = None if text is None else PackPlan.of(json.loads(text))
+            if plan is not None and not plan.id:
+                raise ValueError("it has no id")
+            return plan
         except (ValueError, KeyError, TypeError) as error:
             why = f"is damaged, or of another version of iofast ({error!s:.80})"
             raise TargetError(f"{self.store.url(key)} {why}: delete its folder to start anew") from None

@@ -113,8 +113,8 @@ class StoreRun(SharedRun):
             work.plan = replace(work.plan, id=secrets.token_hex(8), replaces=etag, shards=shards)
             if target.begin(work.plan):
                 return work
-        target.begun, self._joined = found, True
         self.check(found, found.parts if count is None else count, f"{target.url}.partial")
+        target.begun, self._joined = found, True
         if (data := target.get(target.work_key(LISTING))) is None:
             return None
         (target.partial / LISTING).write_bytes(data)

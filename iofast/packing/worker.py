@@ -29,8 +29,8 @@ def main() -> int:
     """Work until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     _die_with(int(sys.argv[1]))
-    orders, answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
-    os.dup2(2, 1)  # libraries must not print between the messages
+    # copies: the pipe of answers must not end before the process, or its exit status would not be known
+    orders, answers = Connection(os.dup(0), writable=False), Connection(os.dup(int(sys.argv[2])), readable=False)
     return Worker(_Incoming(orders), answers).work()
 
 
@@ -149,7 +149,7 @@ class _Incoming:
             try:
                 kind, value, _ = decode(self._orders.recv_bytes())
                 order = _chunk_of(*value) if kind == "chunk" else value
-            except EOFError:
+            except (EOFError, OSError):
                 order = None
             self._arrived.append(order)
             self._count.release()

@@ -108,7 +108,7 @@ class Contents:
         empty: Any = partial(torch.empty, device="cpu") if threads is None else threads.memory.take
         plain = same(self.levels, BYTES)
         *_, height, width = self.shape
-        if plain and not self.batched:  # in memory as `pil_to_tensor` gives it
+        if plain and not self.batched and not self.levels.is_contiguous():  # in memory as `pil_to_tensor` gives it
             tensor = empty((height, width, 3), dtype=torch.uint8).permute(2, 0, 1)
         else:
             tensor = empty(self.shape, dtype=self.levels.dtype)

@@ -166,11 +166,15 @@ loops: WeakKeyDictionary[Thread, Threads] = WeakKeyDictionary()
 @contextmanager
 def lazily(threads: Threads) -> Iterator[None]:
     """Let tensors of this thread be lazy until they are in a batch."""
-    loops[thread := current_thread()] = threads
+    thread = current_thread()
+    outer, loops[thread] = loops.get(thread), threads
     try:
         yield
     finally:
-        del loops[thread]
+        if outer is None:
+            del loops[thread]
+        else:
+            loops[thread] = outer
 
 
 def wanted() -> bool:
@@ -256,16 +260,18 @@ def on_levels(func: Callable[..., Any], *given: Any, **named: Any) -> Any:
     if levels is None or (of_torch and not _is_like(levels, stand_in)):
         return NotImplemented
     in_place = levels is stand_in
-    if func in _COPIES and same(levels, own.levels):  # or nothing has changed at all
+    alike = same(levels, own.levels) and levels.stride() == own.levels.stride()
+    if func in _COPIES and alike:  # or nothing has changed at all
         levels = own.levels
     elif any(row.erased for row in own.rows) or (in_place and type(tensor) is not Deferred):
         return NotImplemented
     theirs = own.twin
     twin = None if theirs is None else shadow.timed(lambda: called(theirs))
+    keeps = func in _KEEP or not of_torch
     if in_place:
         own.levels = levels
-        return tensor
-    return (Deferred if func in _ARITHMETIC else type(tensor))(replace(own, levels=levels, twin=twin))
+        return tensor if keeps or func in _ARITHMETIC else Deferred(own)
+    return (type(tensor) if keeps else Deferred)(replace(own, levels=levels, twin=twin))
 
 
 @lru_cache(64)  # a tensor is a key by itself, not by its values
@@ -309,6 +315,7 @@ _METHODS = ("__add__", "__sub__", "__mul__", "__truediv__", "__radd__", "__rsub_
 _IN_PLACE = ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 _ARITHMETIC = {getattr(_Tensor, name) for name in _METHODS + _IN_PLACE} | {getattr(torch, name) for name in _NAMES}
 _COPIES = {getattr(_Tensor, name) for name in ("to", "float", "clone", "contiguous", "requires_grad_")} | {torch.clone}
+_KEEP = {_Tensor.to, _Tensor.clone, _Tensor.requires_grad_}  # the class of a tensor, in torchvision
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **{func: partial(on_levels, func) for func in _ARITHMETIC | _COPIES},
     torch.stack: _stack,

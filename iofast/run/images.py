@@ -114,7 +114,11 @@ class LazyImage(Image.Image):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         self._release()
-        pixels = self._pending.array()
+        pixels = (pending := self._pending).array()
+        if self._mode == "RGB" and pending.source.data:
+            known = Source(b"", self._size, pending.source.name, pending.source.checked)
+            known.pixels = pixels
+            self._pending = Part.whole(known, "RGB")
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels}
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # an ordinary image at the other end, which may lack iofast

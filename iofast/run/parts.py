@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from operator import index
+from importlib import import_module
+from operator import attrgetter, index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from iofast.run import colours, notes, shadow
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1
-Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+Call = tuple[str, str, tuple[Any, ...], Mapping[str, Any]]  # module and name: a script may replace the function
 Erased = tuple[tuple[slice, slice], Any]  # where, and what is written: an array or a number
 
 _FILTERS = {
@@ -36,8 +37,12 @@ _OPTIONS = DecodeOptions(exact=True)
 _idle: list[kernel.Context] = []  # their scratch memory is used again: fresh pages would cost 0.1 ms an image
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """Note no function of the script's own."""
+
+
 class Source:
-    """A file's bytes; from the second part on also its pixels (height, width, 3), from which parts are cut.
+    """A file's bytes, or none; from the second part on its pixels (height, width, 3), from which parts are cut.
 
     `checked`: Pillow makes the same images, and both are compared; None = not decided yet.
     """
@@ -46,7 +51,7 @@ class Source:
         self.data, self.size, self.name, self._checked = data, size, name, checked
         self.pixels: Pixels | None = None
         self.parts = 0
-        self._opened: JpegImageFile | None = None
+        self._opened: Image.Image | None = None
 
     def __reduce__(self) -> Any:  # to another process without the bytes, which travel in shared memory
         return Source, (b"", self.size, self.name, False)
@@ -58,10 +63,13 @@ class Source:
             self._checked = shadow.wanted()
         return self._checked
 
-    def opened(self) -> JpegImageFile:
+    def opened(self) -> Image.Image:
         """Open the file by Pillow. It decodes a checked file once, as without iofast."""
         if self._opened is None or not self._checked:
-            self._opened = JpegImageFile(io.BytesIO(self.data), self.name)
+            if self.pixels is not None and not self.data:
+                self._opened = Image.fromarray(self.pixels)
+            else:
+                self._opened = JpegImageFile(io.BytesIO(self.data), self.name)
         return self._opened
 
 
@@ -105,14 +113,14 @@ class Part(NamedTuple):
             if name in colours.STEPS:
                 part = self._step(colours.STEPS[name](*given, **named))
             else:
-                part = getattr(self, name)(*given, **named)
+                part = getattr(self, name, _nothing)(*given, **named)
         except (TypeError, ValueError, LookupError, OverflowError):  # Pillow has its own error, or other arguments
             return None
         if part is None or part is self:
             return part
         # Copies: a script may change its lists before Pillow repeats the call.
-        call = function, tuple(map(copy, given)), {key: copy(value) for key, value in named.items()}
-        return part._replace(calls=(*self.calls, call))
+        copies = tuple(map(copy, given)), {key: copy(value) for key, value in named.items()}
+        return part._replace(calls=(*self.calls, (function.__module__, function.__qualname__, *copies)))
 
     def _step(self, step: colours.Colour | None) -> Part | None:
         return self._replace(steps=(*self.steps, step)) if step and self.mode == "RGB" else None
@@ -189,7 +197,8 @@ class Part(NamedTuple):
         """Make the same image by Pillow alone. Raises Pillow's own errors, with a note of the file's name."""
         try:
             image: Image.Image = self.source.opened()
-            for function, given, named in self.calls:
+            for module, name, given, named in self.calls:
+                function = attrgetter(name)(import_module(module))
                 enhancer = isinstance(function, type)
                 image = function(image).enhance(*given) if enhancer else function(image, *given, **named)
             image.load()

@@ -60,7 +60,8 @@ def enhancing(kind: Any) -> Any:
 
     @wraps(real)
     def enhance(self: Any, factor: Any) -> Any:
-        noted = self.image.noted(kind, (factor,), {}) if is_lazy(self.image) else None
+        own = not is_lazy(self.image) or "degenerate" in vars(self)  # which the script may have changed
+        noted = None if own else self.image.noted(kind, (factor,), {})
         return real(self, factor) if noted is None else noted
 
     kind.__init__, kind.enhance, kind.__getattr__ = starting, enhance, missing

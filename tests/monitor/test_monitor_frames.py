@@ -177,7 +177,6 @@ def test_what_is_compiled(text: str, flag: bool) -> None:
 
 PINS = "run (^threading.py:9);_pin_memory_loop (~torch/utils/data/_utils/pin_memory.py:52)"
 WORKS = "_work (~iofast/prefetch/jobs.py:321)"
-TASK = f"{WORKS};_Shared.task (~iofast/prefetch/jobs.py:78)"
 
 
 @pytest.mark.parametrize(
@@ -186,10 +185,8 @@ TASK = f"{WORKS};_Shared.task (~iofast/prefetch/jobs.py:78)"
         (WorkerTask.PIN, f"{PINS};pin_memory (~torch/utils/data/_utils/pin_memory.py:70)"),
         (None, f"{PINS};{POLL}"),
         (None, LOOP),
-        (WorkerTask.OTHER, WORKS),
+        (WorkerTask.STARVED, WORKS),
         (WorkerTask.DECODE, f"{WORKS};run (~iofast/prefetch/jobs.py:114);decode_batch (~iofast/kernel/native.py:127)"),
-        (WorkerTask.STARVED, TASK),
-        (None, f"{TASK};Queue.get (^queue.py:171)"),  # parked: not needed for now
     ],
 )  # fmt: skip
 def test_threads_that_work_for_a_loader(task: WorkerTask | None, text: str) -> None:

@@ -28,7 +28,7 @@ _COLLATING = re.compile(r"[cC]ollat(e|or|ion)")  # a class that collates
 _READS = re.compile(r"\bread\(")
 _FEEDER = re.compile(r"std/(multiprocessing/queues|queue)\.py:_feed$")
 _PIN_LOOP = "torch/utils/data/_utils/pin_memory.py:_pin_memory_loop"
-_NEXT_TASK = "iofast/prefetch/jobs.py:task"
+_NEXT_TASK = "iofast/prefetch/jobs.py:_work"  # takes tasks itself
 
 _LIBRARIES = Patterns(  # in file:function
     {
@@ -82,7 +82,7 @@ _NAMES = Patterns(  # of the user's functions
 def task_of(calls: Sequence[Call], text: Text) -> WorkerTask:
     """The task of a worker with these calls, the innermost first."""
     inner = _within_the_loop(calls)
-    if _starved(inner):
+    if _starved(inner) or (calls and calls[0].label == _NEXT_TASK):
         return WorkerTask.STARVED
     if any(_COLLATE.match(c.label) or (c.name == "__call__" and _COLLATING.search(c.owner)) for c in inner):
         return WorkerTask.COLLATE
@@ -99,8 +99,10 @@ def thread_task(calls: Sequence[Call], text: Text) -> WorkerTask | None:
     """The task of a thread beside the training thread; None where it is no loader's, or has nothing to do for now."""
     if any(c.label == _PIN_LOOP for c in calls):
         return None if _WAIT.match(calls[0].label) else WorkerTask.PIN
-    parked = any(c.label == _NEXT_TASK for c in calls) and calls[0].name != "task"  # not needed by FastLoader for now
-    return task_of(calls, text) if not parked and any(_LOOPS.match(c.label) for c in calls) else None
+    if not any(_LOOPS.match(c.label) for c in calls):
+        return None
+    parked = calls[0].label == _NEXT_TASK and "parked.get(" in text(calls[0])  # not needed by FastLoader for now
+    return None if parked else task_of(calls, text)
 
 
 def feeds(calls: Sequence[Call]) -> bool:
@@ -123,8 +125,6 @@ def _within_the_loop(calls: Sequence[Call]) -> Sequence[Call]:
 
 def _starved(inner: Sequence[Call]) -> bool:
     """Waiting for a task, or for room for a batch, called by the loop itself."""
-    if inner and inner[-1].label == _NEXT_TASK:
-        return True
     waits = any(_NO_INPUT.match(c.label) for c in inner)
     return waits and all(c.where.startswith(("std/", "torchdata/nodes/")) for c in inner)
 
