@@ -18,6 +18,7 @@ from iofast.prefetch.jobs import Prefetch
 from iofast.prefetch.times import PrefetchTimes
 
 WAITING = 0.02  # share of the time; less is noise of the scheduler
+LATE = 0.1  # share of one window that is no accident; less has to come twice in a row
 FULL = 0.97  # of the threads' time: above that a queue never fills again
 PATIENCE = 16  # windows without a wait before less is tried
 WINDOW_BATCHES = 16
@@ -58,6 +59,7 @@ class State:
     settling  whether to ignore the next window: an empty queue has to fill first
     patience  windows without a wait before less is tried
     trying    whether the last change was to less, and has yet to prove itself
+    waited    whether the last window had a wait
     """
 
     setting: Setting
@@ -66,6 +68,7 @@ class State:
     settling: bool = False
     patience: int = PATIENCE
     trying: bool = False
+    waited: bool = False
 
     def changed(self, setting: Setting, patience: int, *, trying: bool = False) -> State:
         """The state with another setting, or the same, from which windows are collected anew."""
@@ -86,9 +89,9 @@ def adapt(state: State, wait: float, load: float, limits: Limits) -> State:
     """
     if state.settling:
         return replace(state, settling=False)
-    if wait > WAITING:
+    if wait > LATE or (wait > WAITING and state.waited):
         return state.changed(_more(state.setting, load, limits), state.patience * (1 + state.trying))
-    state = replace(state, loads=(*state.loads, load)[-PATIENCE:], calm=state.calm + 1)
+    state = replace(state, loads=(*state.loads, load)[-PATIENCE:], calm=state.calm + 1, waited=wait > WAITING)
     if state.calm < state.patience:
         return state
     setting = _less(state.setting, statistics.median(state.loads), limits)

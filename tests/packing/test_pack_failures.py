@@ -19,6 +19,7 @@ from PIL import Image
 
 from iofast.errors import SourceError, TargetError, WorkerError
 from iofast.packing import PackOptions, pack
+from iofast.packing.messages import ChunkJob
 from iofast.packing.pool import WorkerPool
 from iofast.packing.progress import PackProgress
 from iofast.packing.run import run
@@ -157,6 +158,16 @@ class TestDyingWorkers:
         (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
         monkeypatch.chdir(tmp_path)
         assert pack(source, tmp_path / "out.lmdb", workers=1).packed == 2
+
+    def test_what_a_workers_start_prints_is_no_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "own").mkdir()
+        (tmp_path / "own" / "sitecustomize.py").write_text("import os\nos.write(1, b'hello\\n')\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+        assert pack(few(tmp_path / "images", good=2), tmp_path / "out.lmdb", workers=1).packed == 2
+
+    def test_a_workers_exception_is_the_cause(self) -> None:
+        with WorkerPool(1) as pool, pytest.raises(WorkerError, match="exit status 1: KeyError: 'recipe'"):
+            list(pool.results({}, iter([ChunkJob(0, [])])))
 
     def test_a_parent_without_standard_streams(self, tmp_path: Path) -> None:
         """A daemon: its first pipes are descriptors 0, 1 and 2."""

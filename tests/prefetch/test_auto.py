@@ -104,8 +104,11 @@ def test_a_wait_is_answered_by_what_is_missing() -> None:
     limits = Limits(8, 8, 8)
     state = State(Setting(2, 2))
     assert adapt(state, 0.01, 1.5, limits).setting == Setting(2, 2)  # noise
-    assert adapt(state, 0.05, 1.5, limits).setting == Setting(2, 4)  # threads have room: depth
-    assert adapt(state, 0.05, 4.5, limits).setting == Setting(5, 2)
+    late = adapt(state, 0.05, 1.5, limits)  # once: an accident
+    assert late.setting == Setting(2, 2)
+    assert adapt(late, 0.05, 1.5, limits).setting == Setting(2, 4)  # threads have room: depth
+    assert adapt(late, 0.05, 4.5, limits).setting == adapt(state, 0.15, 4.5, limits).setting == Setting(5, 2)
+    assert adapt(adapt(late, 0.0, 1.5, limits), 0.05, 1.5, limits).setting == Setting(2, 2)
     assert adapt(state, 1.0, float("inf"), limits).setting == Setting(8, 2)
 
 

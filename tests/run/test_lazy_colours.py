@@ -177,3 +177,17 @@ def test_every_operation_alone(photos: dict[str, Path], by_iofast: Callable[[boo
             expected = facts(lambda one=one: one(begin(photos["444"], random.Random(1))))  # type: ignore[misc]
             by_iofast(True)
             assert facts(lambda one=one: one(begin(photos["444"], random.Random(1)))) == expected, name  # type: ignore[misc]
+
+
+def test_an_enhancer_that_the_script_changed(
+    photos: dict[str, Path], by_iofast: Callable[[bool], None], torchvision: Any
+) -> None:
+    def changed(lazy: bool) -> bytes:
+        by_iofast(lazy)
+        image = Image.open(photos["rgb"]).convert("RGB").crop((0, 0, 60, 40))
+        assert is_lazy(image) is lazy
+        enhancer = ImageEnhance.Brightness(image)
+        enhancer.degenerate.paste((200, 100, 50), (0, 0, 20, 20))
+        return enhancer.enhance(0.5).tobytes()
+
+    assert changed(True) == changed(False)

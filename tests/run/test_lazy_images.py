@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFile, ImageFilter, ImageOps
 
-from iofast.run import images, notes
+from iofast.run import images, notes, parts
 from iofast.run.images import LazyImage, LazyJpeg
 from iofast.run.noting import is_lazy
 
@@ -291,6 +291,18 @@ class TestLaziness:
         for _ in range(3):
             image.crop((10, 10, 50, 50)).tobytes()
         assert image.__dict__["_pending"].source.pixels is not None
+
+
+def test_pixels_read_twice_are_decoded_once(
+    photos: dict[str, Path], by_iofast: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, calls = parts.decode, list[int]()
+    monkeypatch.setattr(parts, "decode", lambda rows, *more: (calls.append(len(rows)), decode(rows, *more)))
+    by_iofast(True)
+    notes.notes().counts["checked"] = 1000
+    image = rgb(photos["rgb"]).resize((40, 30))
+    assert np.array_equal(np.asarray(image), np.asarray(image))
+    assert calls == [1]
 
 
 def test_a_difference_leaves_the_rest_to_pillow(

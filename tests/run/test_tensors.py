@@ -4,7 +4,8 @@ import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from threading import current_thread
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -233,3 +234,17 @@ def test_a_wrong_tensor_is_replaced_by_the_right_one(
     monkeypatch.setenv(notes.STRICT, "1")
     with pytest.raises(RuntimeError, match=r"rgb\.jpg differs from what Pillow"):
         defer(Image.open(photos["rgb"]).crop((0, 0, 40, 40))).make()
+
+
+def test_bytes_in_order_are_in_order(opened: Callable[[bool], Image.Image]) -> None:
+    ours = defer(opened(True), floats=False).contiguous()
+    assert torch.equal(ours.view(-1), pil_to_tensor(opened(False)).contiguous().view(-1))
+
+
+def test_a_loop_within_a_loop(opened: Callable[[bool], Image.Image]) -> None:
+    outer, inner = (cast(Any, object()) for _ in range(2))
+    with deferred.lazily(outer):
+        with deferred.lazily(inner):
+            pass
+        assert deferred.loops[current_thread()] is outer
+    assert current_thread() not in deferred.loops
