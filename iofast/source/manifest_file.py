@@ -307,7 +307,7 @@ def read_metadata(root: Path, names: Sequence[str], images: bytes, options: Sour
                 yield root / name, line, values
         unlisted = [path for path in os.fsdecode(images).split("\0")[:-1] if path not in listed]
         missing = len(unlisted)
-        yield from ((root / path, 1, place(path)) for path in unlisted)
+        yield from ((root, 1, place(path)) for path in unlisted)
 
     source = read_manifest(root / names[0], options, rows=rows())
     warnings = [f"images without a row in {few(names)}: {missing:,}"] if missing else []
