@@ -41,7 +41,7 @@ class Child:
     process: subprocess.Popen[bytes]
     orders: "Connection[Any, Any]"
     answers: "Connection[Any, Any]"
-    log: IO[bytes]  # its stderr; unlike a pipe, a file cannot fill up and block the worker
+    log: IO[bytes]  # what it prints; unlike a pipe, a file cannot fill up and block the worker
     jobs: deque[ChunkJob] = field(default_factory=deque)
     ready: bool = False
     began: int | None = None  # the position that it announced last, in a careful chunk
@@ -226,9 +226,9 @@ def _start(command: Sequence[str]) -> Child:
             fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
     try:
         with stdin, stdout:  # answers have a descriptor of their own: anything may print in a new interpreter
-            words, to = [*command, str(os.getpid()), str(stdout.fileno())], stdout.fileno()
+            to = stdout.fileno()
             streams: dict[str, Any] = {"stdin": stdin, "stdout": log, "stderr": log, "pass_fds": (to,)}
-            process = subprocess.Popen(words, env=_environment(), **streams)
+            process = subprocess.Popen([*command, str(os.getpid()), str(to)], env=_environment(), **streams)
     except OSError as error:
         for each in (orders, answers, log):
             each.close()

@@ -153,10 +153,9 @@ class LazyImage(Image.Image):
         _ = self.im
         return self.convert(mode, *more, **named)
 
-    copy = __copy__ = noting(Image.Image.copy, method=True)
+    copy = __copy__ = noting(Image.Image.copy)
     crop, resize, transpose, filter, transform, point = (
-        noting(getattr(Image.Image, name), method=True)
-        for name in ("crop", "resize", "transpose", "filter", "transform", "point")
+        noting(getattr(Image.Image, name)) for name in ("crop", "resize", "transpose", "filter", "transform", "point")
     )
 
 

@@ -9,13 +9,12 @@ def is_lazy(image: Any) -> bool:
     return type(image).__module__ == "iofast.run.images"
 
 
-def noting(real: Any, *, method: bool = False) -> Any:
+def noting(real: Any) -> Any:
     """Return what only notes a function, or method, of Pillow or torchvision on a lazy image, if that can be."""
 
     @wraps(real)
     def operation(*given: Any, **named: Any) -> Any:
-        found = real if method else operation  # what has this name where another process looks for it
-        noted = given[0].noted(found, given[1:], named) if given and is_lazy(given[0]) else None
+        noted = given[0].noted(real, given[1:], named) if given and is_lazy(given[0]) else None
         return real(*given, **named) if noted is None else noted
 
     return operation
